@@ -1,0 +1,33 @@
+# SPDX-FileCopyrightText: The Sporos authors
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+# Every option of the build, with its default.
+
+# An option of three values: AUTO turns into ON or OFF by what is found.
+function(sporos_auto_option name description)
+  set(${name} AUTO CACHE STRING "${description} (AUTO: if found)")
+  set_property(CACHE ${name} PROPERTY STRINGS AUTO ON OFF)
+endfunction()
+
+option(SPOROS_ENABLE_IO "Build Sporos::io: MPI communicator, parallel-HDF5 checkpoints, datasets" ON)
+sporos_auto_option(SPOROS_ENABLE_KOKKOSKERNELS "fp32 and fp64 GEMM through Kokkos Kernels")
+option(SPOROS_ENABLE_CUBLASLT "bf16 and FP8 GEMM through cuBLASLt" OFF)
+option(SPOROS_ENABLE_HIPBLASLT "bf16 and FP8 GEMM through hipBLASLt" OFF)
+option(SPOROS_ENABLE_NCCL "Collectives through NCCL" OFF)
+option(SPOROS_ENABLE_RCCL "Collectives through RCCL" OFF)
+option(SPOROS_ENABLE_TESTS "Build the tests (needs Catch2 3)" ${PROJECT_IS_TOP_LEVEL})
+option(SPOROS_ENABLE_BENCHMARKS "Build the benchmarks (needs Google Benchmark)" OFF)
+option(SPOROS_ENABLE_EXAMPLES "Build train_gpt and generate (needs Sporos::io, CLI11 and toml++)"
+       ${PROJECT_IS_TOP_LEVEL})
+option(SPOROS_ENABLE_WARNINGS_AS_ERRORS "Stop at a compiler warning" OFF)
+
+set(CMAKE_CXX_EXTENSIONS OFF)  # Kokkos refuses gnu++20
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
+endif()
+
+if(SPOROS_ENABLE_EXAMPLES AND NOT SPOROS_ENABLE_IO)
+  message(FATAL_ERROR "SPOROS_ENABLE_EXAMPLES=ON needs SPOROS_ENABLE_IO=ON: train_gpt reads data and writes checkpoints.")
+endif()
+if((SPOROS_ENABLE_NCCL OR SPOROS_ENABLE_RCCL) AND NOT SPOROS_ENABLE_IO)
+  message(FATAL_ERROR "SPOROS_ENABLE_NCCL and SPOROS_ENABLE_RCCL need SPOROS_ENABLE_IO=ON, whose communicator uses them.")
+endif()
