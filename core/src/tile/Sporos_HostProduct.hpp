@@ -1,0 +1,397 @@
+// SPDX-FileCopyrightText: The Sporos authors
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef SPOROS_HOSTPRODUCT_HPP
+#define SPOROS_HOSTPRODUCT_HPP
+
+#include "tile/Sporos_Simd.hpp"
+
+// One product for everything that one CPU core multiplies:
+//
+//     C[m][n] (+)= Σ_k A(k, m) · B[k][n]
+//
+// Vectors run along n. B and C are *panels*: their columns are cut into strips as wide as the register block, and each strip
+// is contiguous, [N / panel_width][rows][panel_width]. A is read element by element and broadcast, through an address map
+// known at compile time, so it may lie by rows, by columns or in panels itself.
+namespace Sporos::inline SPOROS_LEVEL {
+
+/// Two neighbours along k, the earlier in the lower half: what an instruction for dot products of bfloat16 takes at once
+struct BFloat16Pair {
+  std::uint32_t bits;
+};
+
+/// How T is kept in an operand. bfloat16 is widened where the level has no dot product of it.
+template <class T>
+using ProductElement = std::conditional_t<std::is_same_v<T, bfloat16>,
+                                          std::conditional_t<has_bfloat16_dot, BFloat16Pair, float>, T>;
+
+/// Steps of k in one element
+template <class E>
+inline constexpr int k_per_element = std::is_same_v<E, BFloat16Pair> ? 2 : 1;
+
+/// What products of E are summed in
+template <class E>
+using SumOf = std::conditional_t<std::is_same_v<E, double>, double, float>;
+
+// The register block: block_rows x block_vectors sums, enough of them to hide the latency of two multiply-adds a cycle, and
+// few enough to leave registers for a row of B and an element of A. Measured share of peak on one core: AVX-512 4 x 4
+// 100 %, 6 x 4 95 %, 8 x 3 93 %; AVX2 6 x 2 100 %, 4 x 2 91 %.
+#if defined(__AVX512F__)
+inline constexpr int block_rows = 4, block_vectors = 4;
+#elif defined(__AVX2__)
+inline constexpr int block_rows = 6, block_vectors = 2;
+#elif defined(__aarch64__)
+inline constexpr int block_rows = 6, block_vectors = 4;
+#else
+inline constexpr int block_rows = 4, block_vectors = 2;
+#endif
+
+template <class E>
+inline constexpr int panel_width = block_vectors * lanes<E>;
+
+/// Where element (m, k) of A lies: at (m / MSegment) · MSegmentStride + (m % MSegment) · MStride + the same of k.
+template <int MStride, int KStride, int MSegment = 1 << 20, int MSegmentStride = 0, int KSegment = 1 << 20,
+          int KSegmentStride = 0>
+struct AddressMap {
+  static constexpr int m_stride = MStride, m_segment = MSegment, m_segment_stride = MSegmentStride;
+  static constexpr int k_stride = KStride, k_segment = KSegment, k_segment_stride = KSegmentStride;
+};
+template <int Stride>
+using RowMajor = AddressMap<Stride, 1>;  ///< [m][k]
+template <int Stride>
+using ColumnMajor = AddressMap<1, Stride>;  ///< [k][m]
+/// Panels of a tile of `Rows` rows whose rows are m and whose columns are k
+template <class E, int Rows>
+using PanelRows = AddressMap<panel_width<E>, 1, 1 << 20, 0, panel_width<E>, Rows * panel_width<E>>;
+/// ... whose columns are m and whose rows are k
+template <class E, int Rows>
+using PanelColumns = AddressMap<1, panel_width<E>, panel_width<E>, Rows * panel_width<E>>;
+
+SPOROS_FUNCTION Vector<float> multiply_add_element(float a, Vector<float> b, Vector<float> c) {
+  return multiply_add(splat(a), b, c);
+}
+SPOROS_FUNCTION Vector<double> multiply_add_element(double a, Vector<double> b, Vector<double> c) {
+  return multiply_add(splat(a), b, c);
+}
+#if defined(__AVX512BF16__)
+SPOROS_FUNCTION Vector<float> multiply_add_element(BFloat16Pair a, Vector<std::uint32_t> b, Vector<float> c) {
+  return _mm512_dpbf16_ps(c, bits_as<__m512bh>(b), bits_as<__m512bh>(splat(a.bits)));
+}
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+SPOROS_FUNCTION Vector<float> multiply_add_element(BFloat16Pair a, Vector<std::uint32_t> b, Vector<float> c) {
+  return vbfdotq_f32(c, bits_as<bfloat16x8_t>(b), bits_as<bfloat16x8_t>(splat(a.bits)));
+}
+#endif
+
+SPOROS_FUNCTION Vector<float> load_elements(float const* from) { return load_aligned(from); }
+SPOROS_FUNCTION Vector<double> load_elements(double const* from) { return load_aligned(from); }
+SPOROS_FUNCTION Vector<std::uint32_t> load_elements(BFloat16Pair const* from) {
+  return load_aligned(reinterpret_cast<std::uint32_t const*>(from));
+}
+SPOROS_FUNCTION void store_elements(float* to, Vector<float> v) { store(to, v); }
+SPOROS_FUNCTION void store_elements(double* to, Vector<double> v) { store(to, v); }
+SPOROS_FUNCTION void store_elements(BFloat16Pair* to, Vector<std::uint32_t> v) {
+  store(reinterpret_cast<std::uint32_t*>(to), v);
+}
+
+/// `Rows` rows by vectors First ... Last - 1 of one panel of C, kept in registers while k runs
+template <class E, class Map, int Rows, int First = 0, int Last = block_vectors>
+class ProductBlock {
+  using Sum                  = SumOf<E>;
+  static constexpr int width = panel_width<E>;
+  static constexpr int count = Last - First;
+
+ public:
+  SPOROS_FUNCTION void clear() {
+    for_each([&](auto row, auto j) SPOROS_INLINE_LAMBDA { m_sums[row][j] = Vector<Sum>{}; });
+  }
+  /// From and to a panel of C, from its row of this block on
+  SPOROS_FUNCTION void load_sums(Sum const* c) {
+    for_each([&](auto row, auto j) SPOROS_INLINE_LAMBDA {
+      m_sums[row][j] = load_aligned(c + row * width + (First + j) * lanes<Sum>);
+    });
+  }
+  SPOROS_FUNCTION void store_sums(Sum* c) const {
+    for_each([&](auto row, auto j) SPOROS_INLINE_LAMBDA {
+      store_aligned(c + row * width + (First + j) * lanes<Sum>, m_sums[row][j]);
+    });
+  }
+  SPOROS_FUNCTION Vector<Sum> sums(int row, int vector) const { return m_sums[row][vector - First]; }
+
+  /// Adds the products of k_begin ... k_end - 1, counted in elements, to the vectors from `From` on. `a` and `b` point at
+  /// k = 0, in the block's first row and in its panel. All of these k lie in one segment of A.
+  template <int From = First>
+  SPOROS_FUNCTION void add(E const* a, E const* b, int k_begin, int k_end) {
+    a += k_begin * Map::k_stride;
+    b += k_begin * width;
+    for (int k = k_begin; k < k_end; ++k, a += Map::k_stride, b += width) {
+      decltype(load_elements(b)) right[Last - From];
+      unroll<Last - From>([&](auto j) SPOROS_INLINE_LAMBDA { right[j] = load_elements(b + (From + j) * lanes<E>); });
+      unroll<Rows>([&](auto row) SPOROS_INLINE_LAMBDA {
+        E const left = a[row * Map::m_stride];
+        unroll<Last - From>([&](auto j) SPOROS_INLINE_LAMBDA {
+          constexpr int to = From - First + int(decltype(j){});
+          m_sums[row][to]  = multiply_add_element(left, right[j], m_sums[row][to]);
+        });
+      });
+    }
+  }
+
+ private:
+  template <class F>
+  SPOROS_FUNCTION static void for_each(F const& f) {
+    unroll<Rows>([&](auto row) SPOROS_INLINE_LAMBDA { unroll<count>([&](auto j) SPOROS_INLINE_LAMBDA { f(row, j); }); });
+  }
+
+  Vector<Sum> m_sums[Rows][count];
+};
+
+/// Which part of a product is wanted where both tiles are squares whose corner lies on the diagonal. The rest is left as it
+/// was, or holds whatever came out: it has to be masked by selection, never by adding.
+enum class ProductPart {
+  all,
+  lanes_from_row,  ///< n >= m
+  lanes_to_row,    ///< n <= m
+  k_from_row,      ///< k >= m
+  k_to_row,        ///< k <= m
+  k_to_lane        ///< k <= n
+};
+
+namespace Impl {
+
+template <bool Accumulate, int K, class Map, int Rows, int First, int Last, class E>
+SPOROS_FUNCTION void multiply_block(E const* a, E const* b, SumOf<E>* c, int k_begin = 0, int k_end = K) {
+  ProductBlock<E, Map, Rows, First, Last> block;
+  if constexpr (Accumulate)
+    block.load_sums(c);
+  else
+    block.clear();
+  if constexpr (K <= Map::k_segment)
+    block.add(a, b, k_begin, k_end);
+  else
+    for (int k = 0; k < K; k += Map::k_segment) {
+      int const begin = k_begin > k ? k_begin - k : 0;
+      int const end   = k_end - k < Map::k_segment ? k_end - k : Map::k_segment;
+      block.add(a + k / Map::k_segment * Map::k_segment_stride, b + k * panel_width<E>, begin, end);
+    }
+  block.store_sums(c);
+}
+
+/// f.operator()<rows>(first row) over begin ... end - 1 in blocks of `Rows` rows, the rest in smaller ones
+template <int Rows, class F>
+SPOROS_FUNCTION void for_each_row_block(int begin, int end, F const& f) {
+  for (; begin + Rows <= end; begin += Rows) f.template operator()<Rows>(begin);
+  if constexpr (Rows > 1)
+    if (begin < end) for_each_row_block<(Rows > 4 ? 4 : Rows / 2)>(begin, end, f);
+}
+
+}  // namespace Impl
+
+/// C (M x N panels) = or += A (M x K) B (K x N panels), for sizes known at compile time; N is a multiple of panel_width, K
+/// counts elements (pairs, for BFloat16Pair).
+template <int M, int N, int K, bool Accumulate, class Map, ProductPart Part = ProductPart::all, class E>
+[[gnu::noinline]] void product(E const* a, E const* b, SumOf<E>* c) {
+  constexpr int width = panel_width<E>, step = k_per_element<E>, vector = lanes<E>;
+  static_assert(N % width == 0);
+  for (int n = 0; n < N; n += width) {
+    E const* const b_panel  = b + n * K;
+    SumOf<E>* const c_panel = c + n * M;
+    if constexpr (Part == ProductPart::lanes_from_row || Part == ProductPart::lanes_to_row) {
+      static_assert(M <= Map::m_segment && M == N);
+      constexpr bool from = Part == ProductPart::lanes_from_row;
+      // Rows that need every lane of the panel, then those that cross the diagonal in it, vector by vector
+      Impl::for_each_row_block<block_rows>(from ? 0 : n + width, from ? n : M, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
+        Impl::multiply_block<Accumulate, K, Map, Rows, 0, block_vectors>(a + m * Map::m_stride, b_panel, c_panel + m * width);
+      });
+      unroll<block_vectors>([&](auto j) SPOROS_INLINE_LAMBDA {
+        constexpr int index = decltype(j){}, first = from ? index : 0, last = from ? block_vectors : index + 1;
+        // Few vectors need many rows for as many sums in flight
+        constexpr int rows = last - first >= 3 ? 4 : last - first == 2 ? (vector < 8 ? vector : 8) : vector;
+        Impl::for_each_row_block<rows>(n + index * vector, n + (index + 1) * vector, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
+          Impl::multiply_block<Accumulate, K, Map, Rows, first, last>(a + m * Map::m_stride, b_panel, c_panel + m * width);
+        });
+      });
+    } else if constexpr (Part == ProductPart::k_to_lane) {
+      static_assert(K <= Map::k_segment && M <= Map::m_segment);
+      Impl::for_each_row_block<(block_rows < 4 ? block_rows : 4)>(0, M, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
+        ProductBlock<E, Map, Rows> block;
+        E const* const a_rows = a + m * Map::m_stride;
+        if constexpr (Accumulate)
+          block.load_sums(c_panel + m * width);
+        else
+          block.clear();
+        block.add(a_rows, b_panel, 0, n / step);
+        unroll<block_vectors>([&](auto j) SPOROS_INLINE_LAMBDA {
+          constexpr int index = decltype(j){};
+          block.template add<index>(a_rows, b_panel, (n + index * vector) / step, (n + (index + 1) * vector) / step);
+        });
+        block.store_sums(c_panel + m * width);
+      });
+    } else {
+      constexpr int segment = M < Map::m_segment ? M : Map::m_segment;
+      for (int first = 0; first < M; first += segment) {
+        E const* const a_segment = a + first / segment * Map::m_segment_stride;
+        Impl::for_each_row_block<block_rows>(0, segment, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
+          int const k_begin = Part == ProductPart::k_from_row ? (first + m) / step : 0;
+          int const k_end   = Part == ProductPart::k_to_row ? (first + m + Rows - 1) / step + 1 : K;
+          Impl::multiply_block<Accumulate, K, Map, Rows, 0, block_vectors>(
+              a_segment + m * Map::m_stride, b_panel, c_panel + (first + m) * width, k_begin, k_end);
+        });
+      }
+    }
+  }
+}
+
+// ---- Between memory and operands. Tiles may hang over the matrix: `valid` rows and columns exist, the rest of an operand
+// becomes zero and the rest of a result is not written.
+
+namespace Impl {
+
+/// lanes<E> elements of an operand from consecutive values of memory; for pairs, k is along them
+template <class E, class T>
+SPOROS_FUNCTION auto load_consecutive(T const* from, int valid) {
+  constexpr int values = lanes<E> * k_per_element<E>;
+  if constexpr (std::is_same_v<E, BFloat16Pair>) {
+    Vector<std::uint32_t> v{};
+    if (valid >= values)
+      __builtin_memcpy(&v, from, sizeof v);
+    else if (valid > 0)
+      __builtin_memcpy(&v, from, sizeof(T) * unsigned(valid));
+    return v;
+  } else {
+    return valid >= values ? load_as<E>(from) : load_first<E>(from, valid > 0 ? valid : 0);
+  }
+}
+
+/// lanes<E> elements across k: from row k, and for pairs from row k + 1
+template <class E, class T>
+SPOROS_FUNCTION auto load_across(T const* from, std::int64_t stride, int valid_rows, int valid) {
+  if constexpr (std::is_same_v<E, BFloat16Pair>) {
+    Vector<std::uint32_t> pair[2] = {};
+    unroll<2>([&](auto row) SPOROS_INLINE_LAMBDA {
+      T const* const p = from + row * stride;
+      if (row >= valid_rows) return;
+      if (valid >= lanes<E>)
+        pair[row] = load_words(p);
+      else
+        for (int i = 0; i < valid; ++i) pair[row][i] = p[i].bits;
+    });
+    return pair[0] | pair[1] << 16;
+  } else {
+    return valid_rows > 0 ? load_consecutive<E>(from, valid) : Vector<E>{};
+  }
+}
+
+}  // namespace Impl
+
+/// Rows as they lie: to[row][column / k_per_element], `columns` a multiple of the values in a vector. Broadcast operand
+/// RowMajor whose k are the columns.
+template <class E, class T>
+void pack_rows(E* to, T const* from, std::int64_t stride, int rows, int columns, int valid_rows, int valid_columns) {
+  constexpr int values = lanes<E> * k_per_element<E>;
+  for (int row = 0; row < rows; ++row, to += columns / k_per_element<E>)
+    for (int column = 0; column < columns; column += values) {
+      int const valid = row < valid_rows ? valid_columns - column : 0;
+      store_elements(to + column / k_per_element<E>, Impl::load_consecutive<E>(from + row * stride + column, valid));
+    }
+}
+
+/// The rows as panels: [columns / panel_width][rows / k_per_element][panel_width]. Vector operand whose k are the rows.
+template <class E, class T>
+void pack_panels(E* to, T const* from, std::int64_t stride, int rows, int columns, int valid_rows, int valid_columns) {
+  constexpr int step = k_per_element<E>, width = panel_width<E>;
+  for (int row = 0; row < rows; row += step)
+    for (int column = 0; column < columns; column += lanes<E>)
+      store_elements(to + column / width * (rows / step) * width + row / step * width + column % width,
+                     Impl::load_across<E>(from + row * stride + column, stride, valid_rows - row, valid_columns - column));
+}
+
+/// Whole rows: [rows / k_per_element][columns]. Broadcast operand ColumnMajor whose k are the rows.
+template <class E, class T>
+void pack_k_rows(E* to, T const* from, std::int64_t stride, int rows, int columns, int valid_rows, int valid_columns) {
+  constexpr int step = k_per_element<E>;
+  for (int row = 0; row < rows; row += step)
+    for (int column = 0; column < columns; column += lanes<E>)
+      store_elements(to + row / step * columns + column,
+                     Impl::load_across<E>(from + row * stride + column, stride, valid_rows - row, valid_columns - column));
+}
+
+/// The transposed matrix as panels: [rows / panel_width][columns / k_per_element][panel_width]. Vector operand whose k are
+/// the columns; `rows` is a multiple of panel_width, `columns` of the values in a vector.
+template <class E, class T>
+void pack_transposed(E* to, T const* from, std::int64_t stride, int rows, int columns, int valid_rows,
+                     int valid_columns) {
+  constexpr int step = k_per_element<E>, width = panel_width<E>, n = lanes<E>;
+  using Bits = BitsOf<E>;
+  for (int row = 0; row < rows; row += n)
+    for (int column = 0; column < columns; column += n * step) {
+      Vector<Bits> square[n];
+      unroll<n>([&](auto i) SPOROS_INLINE_LAMBDA {
+        int const valid = row + i < valid_rows ? valid_columns - column : 0;
+        square[i]       = bits_as<Vector<Bits>>(Impl::load_consecutive<E>(from + (row + i) * stride + column, valid));
+      });
+      transpose<Bits>(square);
+      E* const panel = to + row / width * (columns / step) * width + column / step * width + row % width;
+      unroll<n>([&](auto i) SPOROS_INLINE_LAMBDA { store(reinterpret_cast<Bits*>(panel + i * width), square[i]); });
+    }
+}
+
+/// Panels of sums back to rows of a matrix, times `factor`
+template <class T, class C>
+void unpack_panels(T* to, std::int64_t stride, C const* panels, int rows, int columns, int valid_rows, int valid_columns,
+                   C factor) {
+  constexpr int width = panel_width<C>, n = lanes<C>;
+  if (valid_rows > rows) valid_rows = rows;
+  for (int row = 0; row < valid_rows; ++row)
+    for (int column = 0; column < columns && column < valid_columns; column += n) {
+      Vector<C> const v = load_aligned(panels + column / width * rows * width + row * width + column % width) * factor;
+      T* const p        = to + row * stride + column;
+      if (valid_columns - column >= n)
+        store_as(p, v);
+      else
+        store_first(p, v, valid_columns - column);
+    }
+}
+
+/// Panels of sums to the rows of the *transposed* matrix: sum (m, n) to `to[n][m]`, times factor[n]. `valid_rows` of the n
+/// and `valid_columns` of the m exist.
+template <class T, class C>
+void unpack_transposed(T* to, std::int64_t stride, C const* panels, int rows, int columns, int valid_rows,
+                       int valid_columns, C const* factor) {
+  constexpr int width = panel_width<C>, n = lanes<C>;
+  using Bits = BitsOf<C>;
+  for (int column = 0; column < columns && column < valid_rows; column += n) {
+    Vector<C> const scale = load(factor + column);
+    for (int row = 0; row < rows && row < valid_columns; row += n) {
+      Vector<Bits> square[n];
+      C const* const panel = panels + column / width * rows * width + row * width + column % width;
+      unroll<n>([&](auto i) SPOROS_INLINE_LAMBDA {
+        square[i] = bits_as<Vector<Bits>>(load_aligned(panel + i * width) * scale);
+      });
+      transpose<Bits>(square);
+      for (int i = 0; i < n && column + i < valid_rows; ++i) {
+        T* const p = to + (column + i) * stride + row;
+        if (valid_columns - row >= n)
+          store_as(p, bits_as<Vector<C>>(square[i]));
+        else
+          store_first(p, bits_as<Vector<C>>(square[i]), valid_columns - row);
+      }
+    }
+  }
+}
+
+/// Row r of sums in one lane each: two rows of values of k and k + 1 as pairs, rounded to nearest even
+SPOROS_FUNCTION Vector<std::uint32_t> pair_rows(Vector<float> even, Vector<float> odd) {
+#if defined(__AVX512BF16__)
+  // The instruction flushes subnormal numbers to zero, as the dot product itself does.
+  alignas(64) static constexpr std::uint16_t order[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                          8,  24, 9,  25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  __m512i const both = bits_as<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
+  return bits_as<Vector<std::uint32_t>>(_mm512_permutexvar_epi16(_mm512_load_si512(order), both));
+#else
+  return (round_to_bfloat16(even) >> 16) | (round_to_bfloat16(odd) & 0xffff0000u);
+#endif
+}
+
+}  // namespace Sporos::inline SPOROS_LEVEL
+
+#endif
