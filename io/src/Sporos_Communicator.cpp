@@ -11,7 +11,7 @@ namespace Sporos {
 
 MpiEnvironment::MpiEnvironment(int* argc, char*** argv) {
   int initialized = 0;
-  int provided    = 0;
+  int provided = 0;
   MPI_Initialized(&initialized);
   if (initialized) {
     MPI_Query_thread(&provided);
@@ -35,7 +35,7 @@ Share::Share(std::int64_t total, int rank, int size) {
   // rank · total could overflow; the quotient and the remainder apart cannot.
   std::int64_t const quotient = total / size, remainder = total % size;
   first = quotient * rank + remainder * rank / size;
-  last  = quotient * (rank + 1) + remainder * (rank + 1) / size;
+  last = quotient * (rank + 1) + remainder * (rank + 1) / size;
 }
 
 Communicator::Communicator(MPI_Comm handle) : Communicator(std::make_shared<MPI_Comm const>(handle)) {}
@@ -116,9 +116,9 @@ void Communicator::broadcast(std::string& text, int root) const {
 
 void Communicator::agree_no_error(std::string const& my_error) const {
   auto const failed = all_gather(char(!my_error.empty()));
-  auto const first  = std::find(failed.begin(), failed.end(), char(1));
+  auto const first = std::find(failed.begin(), failed.end(), char(1));
   if (first == failed.end()) return;
-  int const root   = int(first - failed.begin());
+  int const root = int(first - failed.begin());
   std::string text = my_error;
   broadcast(text, root);
   throw AgreedError(m_size == 1 ? text : Impl::concatenate("(rank ", root, ") ", text));

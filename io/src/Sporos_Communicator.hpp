@@ -30,7 +30,7 @@ class MpiEnvironment {
   MpiEnvironment() : MpiEnvironment(nullptr, nullptr) {}
   MpiEnvironment(int& argc, char**& argv) : MpiEnvironment(&argc, &argv) {}
   ~MpiEnvironment();
-  MpiEnvironment(MpiEnvironment const&)            = delete;
+  MpiEnvironment(MpiEnvironment const&) = delete;
   MpiEnvironment& operator=(MpiEnvironment const&) = delete;
 
   /// Whether several threads may call MPI at once. Without it a checkpoint cannot be written in the background.
@@ -42,7 +42,7 @@ class MpiEnvironment {
  private:
   MpiEnvironment(int* argc, char*** argv);
 
-  bool m_finalize        = false;
+  bool m_finalize = false;
   bool m_thread_multiple = false;
 };
 
@@ -50,7 +50,7 @@ class MpiEnvironment {
 /// by at most one.
 struct Share {
   std::int64_t first = 0;
-  std::int64_t last  = 0;
+  std::int64_t last = 0;
 
   Share() = default;
   Share(std::int64_t total, int rank, int size);

@@ -29,7 +29,7 @@ class Event<Kokkos::Cuda> {
  public:
   Event() { check(cudaEventCreateWithFlags(&m_event, cudaEventDisableTiming)); }
   ~Event() { (void)cudaEventDestroy(m_event); }
-  Event(Event const&)            = delete;
+  Event(Event const&) = delete;
   Event& operator=(Event const&) = delete;
 
   void record(Kokkos::Cuda const& space) { check(cudaEventRecord(m_event, space.cuda_stream())); }
@@ -55,7 +55,7 @@ class Event<Kokkos::HIP> {
  public:
   Event() { check(hipEventCreateWithFlags(&m_event, hipEventDisableTiming)); }
   ~Event() { (void)hipEventDestroy(m_event); }
-  Event(Event const&)            = delete;
+  Event(Event const&) = delete;
   Event& operator=(Event const&) = delete;
 
   void record(Kokkos::HIP const& space) { check(hipEventRecord(m_event, space.hip_stream())); }
