@@ -64,7 +64,7 @@ class Team;
 /// An accumulator spread over the team. Never copied: on Hopper an asynchronous product may own its registers.
 ///     Fragment(team)
 ///     for_each(f)            f(element, slot, row, column) for the elements held here; in `slot` a RowValues keeps their row
-///     for_each_with(y, f)    f(element, element of y, slot, row, column); y is of the same type
+///     for_each_with(y, f)    f(element, element of y, slot, row, column); y is of the same type, both may change
 template <class Arch, class C, int Rows, int Cols>
 class Fragment;
 
@@ -116,10 +116,10 @@ SPOROS_FUNCTION void map(Fragment<Arch, C, Rows, Cols>& x, F const& f) {
   x.for_each([&](C& element, auto, int row, int column) { element = f(row, column, element); });
 }
 
-/// x[row][col] = f(row, col, x[row][col], y[row][col])
+/// f(row, col, x[row][col], y[row][col]), which may change both
 template <class Arch, class C, int Rows, int Cols, class F>
-SPOROS_FUNCTION void map(Fragment<Arch, C, Rows, Cols>& x, Fragment<Arch, C, Rows, Cols> const& y, F const& f) {
-  x.for_each_with(y, [&](C& element, C other, auto, int row, int column) { element = f(row, column, element, other); });
+SPOROS_FUNCTION void update(Fragment<Arch, C, Rows, Cols>& x, Fragment<Arch, C, Rows, Cols>& y, F const& f) {
+  x.for_each_with(y, [&](C& x_element, C& y_element, auto, int row, int column) { f(row, column, x_element, y_element); });
 }
 
 /// f(values of one row...) for each row
