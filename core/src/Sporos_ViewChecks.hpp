@@ -8,6 +8,7 @@
 #include <string>
 
 #include "Sporos_Error.hpp"
+#include "Sporos_Random.hpp"
 
 namespace Sporos::Impl {
 
@@ -43,6 +44,36 @@ void require_same_extents(char const* name_a, A const& a, char const* name_b, B 
   static_assert(A::rank() == B::rank());
   for (std::size_t r = 0; r < A::rank(); ++r)
     SPOROS_THROW_IF(a.extent(r) != b.extent(r), name_a, " is ", extents(a), ", ", name_b, " is ", extents(b));
+}
+
+/// The View must be (rows, columns) with unit stride in columns.
+template <class View>
+void require_rows(char const* name, View const& view, std::size_t rows, std::size_t columns) {
+  static_assert(View::rank() == 2);
+  SPOROS_THROW_IF(view.extent(0) != rows || view.extent(1) != columns, name, " is ", extents(view), "; (", rows, ", ",
+                  columns, ") is needed");
+  require_unit_stride(name, view);
+}
+
+/// The View must be (rows, columns) or have no rows, which stands for an argument that is not given.
+template <class View>
+void require_rows_or_none(char const* name, View const& view, std::size_t rows, std::size_t columns) {
+  static_assert(View::rank() == 2);
+  if (view.extent(0) != 0) require_rows(name, view, rows, columns);
+}
+
+/// The View must be (size) without gaps.
+template <class View>
+void require_vector(char const* name, View const& view, std::size_t size) {
+  static_assert(View::rank() == 1);
+  SPOROS_THROW_IF(view.extent(0) != size, name, " is ", extents(view), "; (", size, ") is needed");
+  require_unit_stride(name, view);
+}
+
+/// The probability must be in [0, 1): with 1 nothing would be left to scale.
+inline void require_dropout(Dropout const& dropout) {
+  SPOROS_THROW_IF(!(dropout.probability >= 0 && dropout.probability < 1), "the dropout probability is ",
+                  dropout.probability, "; it must be at least 0 and below 1");
 }
 
 /// The execution space must be able to reach the View's memory.
