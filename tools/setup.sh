@@ -39,22 +39,17 @@ missing_for() {
 # enter_place SCRIPT CONFIGURATIONS ARGUMENT...: comes back where all configurations can be built; if this machine cannot,
 # runs the script anew inside the Debian root instead.
 enter_place() {
-  local script=$1 configurations=$2 configuration lacking all=
+  local script=$1 configurations=$2 configuration lacking
   shift 2
   [ "${SPOROS_ROOT:-}" = main ] && return
   mkdir -p "$repo/build"
   say "Looking for Kokkos, Kokkos Kernels, MPI, parallel HDF5 and Catch2 on this machine"
-  for configuration in $configurations; do
-    lacking=$(missing_for "$configuration")
-    if [ -n "$lacking" ]; then
-      printf 'Not there, for Kokkos %s:\n%s\n' "$configuration" "$(sed 's/^/  - /' <<<"$lacking")"
-      all+=$lacking
-    fi
-  done
-  if [ -z "$all" ]; then
+  lacking=$(for configuration in $configurations; do missing_for "$configuration"; done | grep . | awk '!seen[$0]++ { print "  - " $0 }')
+  if [ -z "$lacking" ]; then
     echo "All there."
     return
   fi
+  printf 'Not there:\n%s\n' "$lacking"
   say "Building in a Debian 13 root instead (tools/debian-root; this machine stays as it is)"
   "$repo/tools/debian-root" make || {
     echo
