@@ -36,16 +36,16 @@ inline constexpr bool has_bfloat16_dot = true;
 inline constexpr bool has_bfloat16_dot = false;
 #endif
 
-namespace Impl {
+namespace HostImpl {
 template <class T, int Bytes>
 struct VectorOf {
   typedef T Type __attribute__((vector_size(Bytes)));
 };
-}  // namespace Impl
+}  // namespace HostImpl
 
 /// A register full of T
 template <class T>
-using Vector = typename Impl::VectorOf<T, vector_bytes>::Type;
+using Vector = typename HostImpl::VectorOf<T, vector_bytes>::Type;
 
 template <class T>
 inline constexpr int lanes = vector_bytes / int(sizeof(T));
@@ -53,8 +53,6 @@ inline constexpr int lanes = vector_bytes / int(sizeof(T));
 /// The unsigned integer as wide as T
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-
-inline constexpr float infinity = __builtin_inff();
 
 /// A number that is a type: std::integral_constant converts by a function of std, which an unoptimised build would emit.
 template <int I>
@@ -166,7 +164,7 @@ SPOROS_FUNCTION void store_aligned(T* to, Vector<T> v) {
   __builtin_memcpy(__builtin_assume_aligned(to, vector_bytes), &v, sizeof v);
 }
 
-using HalfVector = Impl::VectorOf<std::uint16_t, vector_bytes / 2>::Type;  ///< as many as lanes<float>
+using HalfVector = HostImpl::VectorOf<std::uint16_t, vector_bytes / 2>::Type;  ///< as many as lanes<float>
 
 /// lanes<float> 16-bit words, each in 32 bits
 SPOROS_FUNCTION Vector<std::uint32_t> load_words(bfloat16 const* from) {
@@ -219,7 +217,7 @@ SPOROS_FUNCTION void store_first(T* to, V v, int count) {
 
 // ---- Shuffles
 
-namespace Impl {
+namespace HostImpl {
 template <class V, int... I>
 SPOROS_FUNCTION V interleave_low(V a, V b, std::integer_sequence<int, I...>) {
   constexpr int n = sizeof...(I);
@@ -230,7 +228,7 @@ SPOROS_FUNCTION V interleave_high(V a, V b, std::integer_sequence<int, I...>) {
   constexpr int n = sizeof...(I);
   return __builtin_shufflevector(a, b, (I % 2 ? n + n / 2 + I / 2 : n / 2 + I / 2)...);
 }
-}  // namespace Impl
+}  // namespace HostImpl
 
 /// Turns lanes<T> vectors, the rows of a square, into its columns: log2(lanes) perfect shuffles of all rows.
 template <class T>
@@ -240,8 +238,8 @@ SPOROS_FUNCTION void transpose(Vector<T> (&rows)[lanes<T>]) {
   unroll<n == 2 ? 1 : n == 4 ? 2 : n == 8 ? 3 : 4>([&](auto) SPOROS_INLINE_LAMBDA {
     Vector<T> shuffled[n];
     unroll<n / 2>([&](auto i) SPOROS_INLINE_LAMBDA {
-      shuffled[2 * i]     = Impl::interleave_low(rows[i], rows[i + n / 2], Sequence{});
-      shuffled[2 * i + 1] = Impl::interleave_high(rows[i], rows[i + n / 2], Sequence{});
+      shuffled[2 * i]     = HostImpl::interleave_low(rows[i], rows[i + n / 2], Sequence{});
+      shuffled[2 * i + 1] = HostImpl::interleave_high(rows[i], rows[i + n / 2], Sequence{});
     });
     unroll<n>([&](auto i) SPOROS_INLINE_LAMBDA { rows[i] = shuffled[i]; });
   });
@@ -249,7 +247,7 @@ SPOROS_FUNCTION void transpose(Vector<T> (&rows)[lanes<T>]) {
 
 // ---- Functions
 
-namespace Impl {
+namespace HostImpl {
 
 /// Minimax polynomials of 2^f on [-1/2, 1/2]; relative error 2.6e-6, 7.5e-8, 1.9e-9 for degree 4, 5, 6
 template <int Degree>
@@ -266,7 +264,7 @@ SPOROS_FUNCTION Vector<float> exp2_polynomial(Vector<float> f) {
   return sum;
 }
 
-}  // namespace Impl
+}  // namespace HostImpl
 
 /// 2^x: 0 below -127, -infinity included; infinity from 127.5 on; a NaN stays one. Degree 6 has 0.9 ulp; a result that is
 /// rounded to bfloat16 needs 4 only.
@@ -276,7 +274,7 @@ SPOROS_FUNCTION Vector<float> exp2(Vector<float> x) {
   x = min(splat(128.0f), max(splat(-127.0f), x));  // x second: a NaN passes
   Vector<float> const shifted = x + shift;
   Vector<float> const power   = bits_as<Vector<float>>(bits_as<Vector<std::uint32_t>>(shifted) << 23);
-  return Impl::exp2_polynomial<Degree>(x - (shifted - shift)) * power;
+  return HostImpl::exp2_polynomial<Degree>(x - (shifted - shift)) * power;
 }
 
 /// 2^x in double: 0 below -1023, infinity from 1023.5 on; 1.5 ulp. The polynomial is Taylor's, of degree 13: what it drops

@@ -128,12 +128,17 @@ SPOROS_FUNCTION void for_each_row(F const& f, First& first, Others&... others) {
   first.for_each_slot([&](auto slot) { f(first(slot), others(slot)...); });
 }
 
-/// x = 2^(scale x - reference[row])
+/// x = 2^(scale x - reference[row]); returns the sums of its rows
 template <class Arch, class C, int Rows, int Cols>
-SPOROS_FUNCTION void exp2_rows(Fragment<Arch, C, Rows, Cols>& x, C scale, RowVector<Arch, C, Rows> const& reference) {
+SPOROS_FUNCTION RowPartial<Arch, C, Rows> exp2_rows_and_sum(Fragment<Arch, C, Rows, Cols>& x, C scale,
+                                                            RowVector<Arch, C, Rows> const& reference) {
+  RowPartial<Arch, C, Rows> sum;
+  fill(sum, C(0));
   x.for_each([&](C& element, auto slot, int, int) {
     element = Arch::exp2(Arch::multiply_add(element, scale, -reference(slot)));
+    sum(slot) += element;
   });
+  return sum;
 }
 
 /// x = 2^(scale x - reference[column]), with a handle on column values as reference
@@ -148,14 +153,6 @@ SPOROS_FUNCTION void exp2_columns(Fragment<Arch, C, Rows, Cols>& x, C scale, Col
 template <class Arch, class C, int Rows, int Cols>
 SPOROS_FUNCTION void scale_rows(Fragment<Arch, C, Rows, Cols>& x, RowVector<Arch, C, Rows> const& factor) {
   x.for_each([&](C& element, auto slot, int, int) { element *= factor(slot); });
-}
-
-template <class Arch, class C, int Rows, int Cols>
-SPOROS_FUNCTION RowPartial<Arch, C, Rows> row_sum(Fragment<Arch, C, Rows, Cols>& x) {
-  RowPartial<Arch, C, Rows> sum;
-  fill(sum, C(0));
-  x.for_each([&](C& element, auto slot, int, int) { sum(slot) += element; });
-  return sum;
 }
 
 template <class Arch, class C, int Rows, int Cols>

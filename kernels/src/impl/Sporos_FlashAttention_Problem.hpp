@@ -39,7 +39,7 @@ struct FlashAttentionArguments {
   HeadTensor<T> o;        // as q
   RowTensor<C> lse;       // (batch, heads, queries)
   int batch, heads, kv_heads;
-  int queries, keys, head_dim;
+  int queries, keys, head_dim;  // lengths up to 2^30, so that sums and differences are numbers, too
   bool causal;
   int diagonal;  // causal: query i sees keys 0 ... i + diagonal
   C scale;       // of the scores, positive
@@ -92,7 +92,9 @@ class FlashAttentionHead {
   }
   SPOROS_FUNCTION C scale() const { return m_problem.scale; }
 
-  SPOROS_FUNCTION bool allows(int query, int key) const { return key < visible_keys(query); }
+  SPOROS_FUNCTION bool allows(int query, int key) const {
+    return key < m_problem.keys && (!m_problem.causal || key <= query + m_problem.diagonal);
+  }
 
   SPOROS_FUNCTION bool drops() const { return m_problem.dropout.active(); }
   SPOROS_FUNCTION C keep_scale() const { return C(m_problem.dropout.scale()); }
@@ -142,17 +144,15 @@ class FlashAttentionHead {
   /// Query i sees keys 0 ... visible_keys(i) - 1
   SPOROS_FUNCTION int visible_keys(int query) const {
     if (!m_problem.causal) return m_problem.keys;
-    std::int64_t const visible = std::int64_t(query) + 1 + m_problem.diagonal;
-    if (visible > m_problem.keys) return m_problem.keys;
-    return visible > 0 ? int(visible) : 0;
+    int const visible = query + 1 + m_problem.diagonal;
+    return visible > m_problem.keys ? m_problem.keys : visible > 0 ? visible : 0;
   }
 
   /// Key j is seen by queries first_query_of(j) ..., which may lie behind the last
   SPOROS_FUNCTION int first_query_of(int key) const {
     if (!m_problem.causal) return 0;
-    std::int64_t const first = std::int64_t(key) - m_problem.diagonal;
-    if (first > m_problem.queries) return m_problem.queries;
-    return first > 0 ? int(first) : 0;
+    int const first = key - m_problem.diagonal;
+    return first > m_problem.queries ? m_problem.queries : first > 0 ? first : 0;
   }
 
   template <class U>

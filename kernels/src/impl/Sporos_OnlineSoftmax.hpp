@@ -29,7 +29,7 @@ class OnlineSoftmax {
   /// the state is unchanged; exact() has to see S again.
   template <int Cols>
   SPOROS_FUNCTION bool optimistic(Fragment<Arch, C, Rows, Cols>& S) {
-    auto const block_sum = exp2_rows_and_sum(S);
+    auto const block_sum = exp2_rows_and_sum(S, m_scale, m_reference);
     bool const fits      = !any(block_sum, [](C sum) { return !(sum <= largest_sum); });  // a NaN does not fit
     // A select, not a branch: on Hopper a product is in flight here.
     for_each_row([&](C& sum, C block) { sum += fits ? block : C(0); }, m_sum, block_sum);
@@ -49,7 +49,7 @@ class OnlineSoftmax {
           reference      = raised;
         },
         maximum, m_reference, factor);
-    auto const block_sum = exp2_rows_and_sum(S);
+    auto const block_sum = exp2_rows_and_sum(S, m_scale, m_reference);
     for_each_row([](C& sum, C factor, C block) { sum = sum * factor + block; }, m_sum, factor, block_sum);
     return factor;
   }
@@ -74,12 +74,6 @@ class OnlineSoftmax {
   /// One lane's sum over one block that still fits. Any bound below 2^127 / (keys · |V|) keeps float sums finite; P as
   /// bfloat16 is as precise at 2^16 as at 1. An 8-bit P needs its format's largest value here.
   static constexpr C largest_sum = C(0x1p16);
-
-  template <int Cols>
-  SPOROS_FUNCTION RowPartial<Arch, C, Rows> exp2_rows_and_sum(Fragment<Arch, C, Rows, Cols>& S) const {
-    exp2_rows(S, m_scale, m_reference);
-    return row_sum(S);
-  }
 
   C m_scale;
   RowVector<Arch, C, Rows> m_reference;
