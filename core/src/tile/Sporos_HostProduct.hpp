@@ -156,7 +156,7 @@ enum class ProductPart {
   k_to_lane        ///< k <= n
 };
 
-namespace Impl {
+namespace HostImpl {
 
 template <bool Accumulate, int K, class Map, int Rows, int First, int Last, class E>
 SPOROS_FUNCTION void multiply_block(E const* a, E const* b, SumOf<E>* c, int k_begin = 0, int k_end = K) {
@@ -184,7 +184,7 @@ SPOROS_FUNCTION void for_each_row_block(int begin, int end, F const& f) {
     if (begin < end) for_each_row_block<(Rows > 4 ? 4 : Rows / 2)>(begin, end, f);
 }
 
-}  // namespace Impl
+}  // namespace HostImpl
 
 /// C (M x N panels) = or += A (M x K) B (K x N panels), for sizes known at compile time; N is a multiple of panel_width, K
 /// counts elements (pairs, for BFloat16Pair).
@@ -199,20 +199,20 @@ template <int M, int N, int K, bool Accumulate, class Map, ProductPart Part = Pr
       static_assert(M <= Map::m_segment && M == N);
       constexpr bool from = Part == ProductPart::lanes_from_row;
       // Rows that need every lane of the panel, then those that cross the diagonal in it, vector by vector
-      Impl::for_each_row_block<block_rows>(from ? 0 : n + width, from ? n : M, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
-        Impl::multiply_block<Accumulate, K, Map, Rows, 0, block_vectors>(a + m * Map::m_stride, b_panel, c_panel + m * width);
+      HostImpl::for_each_row_block<block_rows>(from ? 0 : n + width, from ? n : M, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
+        HostImpl::multiply_block<Accumulate, K, Map, Rows, 0, block_vectors>(a + m * Map::m_stride, b_panel, c_panel + m * width);
       });
       unroll<block_vectors>([&](auto j) SPOROS_INLINE_LAMBDA {
         constexpr int index = decltype(j){}, first = from ? index : 0, last = from ? block_vectors : index + 1;
         // Few vectors need many rows for as many sums in flight
         constexpr int rows = last - first >= 3 ? 4 : last - first == 2 ? (vector < 8 ? vector : 8) : vector;
-        Impl::for_each_row_block<rows>(n + index * vector, n + (index + 1) * vector, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
-          Impl::multiply_block<Accumulate, K, Map, Rows, first, last>(a + m * Map::m_stride, b_panel, c_panel + m * width);
+        HostImpl::for_each_row_block<rows>(n + index * vector, n + (index + 1) * vector, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
+          HostImpl::multiply_block<Accumulate, K, Map, Rows, first, last>(a + m * Map::m_stride, b_panel, c_panel + m * width);
         });
       });
     } else if constexpr (Part == ProductPart::k_to_lane) {
       static_assert(K <= Map::k_segment && M <= Map::m_segment);
-      Impl::for_each_row_block<(block_rows < 4 ? block_rows : 4)>(0, M, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
+      HostImpl::for_each_row_block<(block_rows < 4 ? block_rows : 4)>(0, M, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
         ProductBlock<E, Map, Rows> block;
         E const* const a_rows = a + m * Map::m_stride;
         if constexpr (Accumulate)
@@ -230,10 +230,10 @@ template <int M, int N, int K, bool Accumulate, class Map, ProductPart Part = Pr
       constexpr int segment = M < Map::m_segment ? M : Map::m_segment;
       for (int first = 0; first < M; first += segment) {
         E const* const a_segment = a + first / segment * Map::m_segment_stride;
-        Impl::for_each_row_block<block_rows>(0, segment, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
+        HostImpl::for_each_row_block<block_rows>(0, segment, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
           int const k_begin = Part == ProductPart::k_from_row ? (first + m) / step : 0;
           int const k_end   = Part == ProductPart::k_to_row ? (first + m + Rows - 1) / step + 1 : K;
-          Impl::multiply_block<Accumulate, K, Map, Rows, 0, block_vectors>(
+          HostImpl::multiply_block<Accumulate, K, Map, Rows, 0, block_vectors>(
               a_segment + m * Map::m_stride, b_panel, c_panel + (first + m) * width, k_begin, k_end);
         });
       }
@@ -244,7 +244,7 @@ template <int M, int N, int K, bool Accumulate, class Map, ProductPart Part = Pr
 // ---- Between memory and operands. Tiles may hang over the matrix: `valid` rows and columns exist, the rest of an operand
 // becomes zero and the rest of a result is not written.
 
-namespace Impl {
+namespace HostImpl {
 
 /// lanes<E> elements of an operand from consecutive values of memory; for pairs, k is along them
 template <class E, class T>
@@ -281,7 +281,7 @@ SPOROS_FUNCTION auto load_across(T const* from, std::int64_t stride, int valid_r
   }
 }
 
-}  // namespace Impl
+}  // namespace HostImpl
 
 /// Rows as they lie: to[row][column / k_per_element], `columns` a multiple of the values in a vector. Broadcast operand
 /// RowMajor whose k are the columns.
@@ -291,7 +291,7 @@ void pack_rows(E* to, T const* from, std::int64_t stride, int rows, int columns,
   for (int row = 0; row < rows; ++row, to += columns / k_per_element<E>)
     for (int column = 0; column < columns; column += values) {
       int const valid = row < valid_rows ? valid_columns - column : 0;
-      store_elements(to + column / k_per_element<E>, Impl::load_consecutive<E>(from + row * stride + column, valid));
+      store_elements(to + column / k_per_element<E>, HostImpl::load_consecutive<E>(from + row * stride + column, valid));
     }
 }
 
@@ -302,7 +302,7 @@ void pack_panels(E* to, T const* from, std::int64_t stride, int rows, int column
   for (int row = 0; row < rows; row += step)
     for (int column = 0; column < columns; column += lanes<E>)
       store_elements(to + column / width * (rows / step) * width + row / step * width + column % width,
-                     Impl::load_across<E>(from + row * stride + column, stride, valid_rows - row, valid_columns - column));
+                     HostImpl::load_across<E>(from + row * stride + column, stride, valid_rows - row, valid_columns - column));
 }
 
 /// Whole rows: [rows / k_per_element][columns]. Broadcast operand ColumnMajor whose k are the rows.
@@ -312,7 +312,7 @@ void pack_k_rows(E* to, T const* from, std::int64_t stride, int rows, int column
   for (int row = 0; row < rows; row += step)
     for (int column = 0; column < columns; column += lanes<E>)
       store_elements(to + row / step * columns + column,
-                     Impl::load_across<E>(from + row * stride + column, stride, valid_rows - row, valid_columns - column));
+                     HostImpl::load_across<E>(from + row * stride + column, stride, valid_rows - row, valid_columns - column));
 }
 
 /// The transposed matrix as panels: [rows / panel_width][columns / k_per_element][panel_width]. Vector operand whose k are
@@ -327,7 +327,7 @@ void pack_transposed(E* to, T const* from, std::int64_t stride, int rows, int co
       Vector<Bits> square[n];
       unroll<n>([&](auto i) SPOROS_INLINE_LAMBDA {
         int const valid = row + i < valid_rows ? valid_columns - column : 0;
-        square[i]       = bits_as<Vector<Bits>>(Impl::load_consecutive<E>(from + (row + i) * stride + column, valid));
+        square[i]       = bits_as<Vector<Bits>>(HostImpl::load_consecutive<E>(from + (row + i) * stride + column, valid));
       });
       transpose<Bits>(square);
       E* const panel = to + row / width * (columns / step) * width + column / step * width + row % width;

@@ -38,6 +38,12 @@ struct GemmArguments {
   double beta  = 0;
 };
 
+/// The product on a host and on a device
+template <class ExecutionSpace, class T, class Output>
+void gemm_host(ExecutionSpace const& space, GemmArguments<T, Output> const& arguments);
+template <class ExecutionSpace, class T, class Output>
+void gemm_device(ExecutionSpace const& space, GemmArguments<T, Output> const& arguments);
+
 }  // namespace Impl
 }  // namespace Sporos
 
