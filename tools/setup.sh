@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # SPDX-FileCopyrightText: The Sporos authors
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
