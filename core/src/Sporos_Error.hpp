@@ -39,15 +39,14 @@ template <class... Parts>
 }  // namespace Sporos
 
 /// Throws InvalidArgument with the streamed parts when `condition` holds; the parts are evaluated only then.
-#define SPOROS_THROW_IF(condition, ...)                                                     \
-  do {                                                                                      \
-    if (condition)                                                                          \
-      ::Sporos::Impl::throw_invalid_argument(std::source_location::current(), __VA_ARGS__); \
+#define SPOROS_THROW_IF(condition, ...)                                                                  \
+  do {                                                                                                   \
+    if (condition) ::Sporos::Impl::throw_invalid_argument(std::source_location::current(), __VA_ARGS__); \
   } while (false)
 
 /// The same for the outside world: throws InputError. A user reads the text, so it carries no source location.
-#define SPOROS_THROW_INPUT_ERROR_IF(condition, ...)                                     \
-  do {                                                                                  \
+#define SPOROS_THROW_INPUT_ERROR_IF(condition, ...)                                      \
+  do {                                                                                   \
     if (condition) throw ::Sporos::InputError(::Sporos::Impl::concatenate(__VA_ARGS__)); \
   } while (false)
 

@@ -11,10 +11,17 @@
 // would be one weak symbol, of which the linker keeps the copy of some level.
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define SPOROS_FUNCTION __host__ __device__ __forceinline__
-#define SPOROS_UNROLL _Pragma("unroll")
 #else
 #define SPOROS_FUNCTION inline __attribute__((always_inline))
+#endif
+
+// Only in the pass that compiles for the device: the host's compiler need not know the pragma.
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+#define SPOROS_UNROLL _Pragma("unroll")
+#define SPOROS_UNROLL_BY_4 _Pragma("unroll 4")
+#else
 #define SPOROS_UNROLL
+#define SPOROS_UNROLL_BY_4
 #endif
 
 /// The instruction-set level that this source is compiled for. Code of the host kernels lives in a namespace of this name.

@@ -22,10 +22,10 @@ SPOROS_FUNCTION constexpr Philox4x32Block philox4x32(std::uint32_t const (&key)[
   for (int round = 0; round < 10; ++round) {
     std::uint64_t const product0 = std::uint64_t(0xD2511F53u) * c0;
     std::uint64_t const product1 = std::uint64_t(0xCD9E8D57u) * c2;
-    c0                           = std::uint32_t(product1 >> 32) ^ c1 ^ k0;
-    c1                           = std::uint32_t(product1);
-    c2                           = std::uint32_t(product0 >> 32) ^ c3 ^ k1;
-    c3                           = std::uint32_t(product0);
+    c0 = std::uint32_t(product1 >> 32) ^ c1 ^ k0;
+    c1 = std::uint32_t(product1);
+    c2 = std::uint32_t(product0 >> 32) ^ c3 ^ k1;
+    c3 = std::uint32_t(product0);
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
@@ -40,7 +40,7 @@ class RandomStream {
 
   /// The words of elements 4 · block ... 4 · block + 3
   SPOROS_FUNCTION constexpr Philox4x32Block block(std::uint64_t block) const {
-    std::uint32_t const key[2]     = {std::uint32_t(m_seed), std::uint32_t(m_seed >> 32)};
+    std::uint32_t const key[2] = {std::uint32_t(m_seed), std::uint32_t(m_seed >> 32)};
     std::uint32_t const counter[4] = {std::uint32_t(block), std::uint32_t(block >> 32), std::uint32_t(m_stream),
                                       std::uint32_t(m_stream >> 32)};
     return philox4x32(key, counter);
@@ -64,9 +64,9 @@ class RandomStream {
 /// Dropout with probability p: element i becomes x[i] / (1 - p) if it is kept, else 0. Whether it is kept depends on
 /// (seed, stream, first_element + i) alone.
 struct Dropout {
-  double probability          = 0;  ///< in [0, 1); 0 draws no numbers and changes no bit
-  std::uint64_t seed          = 0;
-  std::uint64_t stream        = 0;  ///< tells apart the places and steps at which one seed is used
+  double probability = 0;  ///< in [0, 1); 0 draws no numbers and changes no bit
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;         ///< tells apart the places and steps at which one seed is used
   std::uint64_t first_element = 0;  ///< logical index of the first element, where a rank holds a part of the whole
 
   SPOROS_FUNCTION constexpr bool active() const { return probability > 0; }

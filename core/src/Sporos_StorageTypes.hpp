@@ -14,7 +14,7 @@ namespace Sporos {
 /// What a conversion does with a finite value beyond the largest finite one of the target, and with an infinity
 enum class Overflow {
   propagate,  ///< ±infinity, or NaN in a format without infinities
-  saturate    ///< ± the largest finite value. An infinity too in the OCP formats; NaN in the fnuz formats (as ONNX's Cast)
+  saturate  ///< ± the largest finite value. An infinity too in the OCP formats; NaN in the fnuz formats (as ONNX's Cast)
 };
 
 namespace Impl {
@@ -24,106 +24,117 @@ template <int ExponentBits, int MantissaBits, int Bias, bool HasInfinity, bool F
 struct FloatFormat {
   static constexpr int exponent_bits = ExponentBits;
   static constexpr int mantissa_bits = MantissaBits;
-  static constexpr int bias          = Bias;
+  static constexpr int bias = Bias;
   static constexpr bool has_infinity = HasInfinity;
-  static constexpr bool fnuz         = Fnuz;  ///< finite, NaN is the code of -0, no negative zero
+  static constexpr bool fnuz = Fnuz;  ///< finite, NaN is the code of -0, no negative zero
 
   using Bits = std::conditional_t<(1 + ExponentBits + MantissaBits > 8), std::uint16_t, std::uint8_t>;
 
-  static constexpr std::uint32_t sign     = 1u << (ExponentBits + MantissaBits);
+  static constexpr std::uint32_t sign = 1u << (ExponentBits + MantissaBits);
   static constexpr std::uint32_t infinity = ((1u << ExponentBits) - 1) << MantissaBits;  // only if has_infinity
-  static constexpr std::uint32_t nan      = fnuz           ? sign
-                                            : has_infinity ? infinity | 1u << (MantissaBits - 1)
-                                                           : sign - 1;
+  static constexpr std::uint32_t nan = fnuz ? sign : has_infinity ? infinity | 1u << (MantissaBits - 1) : sign - 1;
   /// The code below infinity; below NaN where only the code of all ones is one; every code where NaN is that of -0
   static constexpr std::uint32_t largest = fnuz ? sign - 1 : has_infinity ? infinity - 1 : sign - 2;
 };
 
-using BFloat16Format     = FloatFormat<8, 7, 127, true, false>;
-using Float16Format      = FloatFormat<5, 10, 15, true, false>;
-using Float8E4M3Format   = FloatFormat<4, 3, 7, false, false>;
-using Float8E5M2Format   = FloatFormat<5, 2, 15, true, false>;
+using BFloat16Format = FloatFormat<8, 7, 127, true, false>;
+using Float16Format = FloatFormat<5, 10, 15, true, false>;
+using Float8E4M3Format = FloatFormat<4, 3, 7, false, false>;
+using Float8E5M2Format = FloatFormat<5, 2, 15, true, false>;
 using Float8E4M3FnuzFormat = FloatFormat<4, 3, 8, false, true>;
 using Float8E5M2FnuzFormat = FloatFormat<5, 2, 16, false, true>;
 
-/// Adds `threshold` below the last kept bit and truncates: half an ulp (less one if the kept part is even) rounds to
-/// nearest even, a uniform random number rounds stochastically.
-template <class Format, class Threshold>
-SPOROS_FUNCTION constexpr typename Format::Bits encode(float x, Overflow overflow, Threshold const& threshold) {
-  std::uint32_t const bits      = std::bit_cast<std::uint32_t>(x);
-  std::uint32_t const magnitude = bits & 0x7fffffffu;
-  std::uint32_t const sign      = bits >> 31 ? Format::sign : 0u;
-  if (magnitude > 0x7f800000u) return typename Format::Bits(Format::fnuz ? Format::nan : sign | Format::nan);
-
-  std::uint32_t const beyond = overflow == Overflow::saturate ? Format::largest
-                               : Format::has_infinity         ? Format::infinity
-                                                              : Format::nan;
-  if (magnitude == 0x7f800000u) {
-    if (Format::fnuz) return typename Format::Bits(Format::nan);
-    return typename Format::Bits(sign | beyond);
+/// Half an ulp of the target, less one if the part that is kept is even: to nearest, ties to even
+struct ToNearestEven {
+  template <class Significand>
+  SPOROS_FUNCTION constexpr Significand operator()(Significand significand, int dropped) const {
+    return (Significand(1) << (dropped - 1)) - 1 + (significand >> dropped & 1);
   }
+};
 
-  // The significand with its leading one, as a multiple of 2^(exponent - 23); subnormal floats have the exponent -126 too.
-  int const biased              = int(magnitude >> 23);
-  int const exponent            = (biased == 0 ? 1 : biased) - 127;
-  std::uint64_t const significand = (magnitude & 0x7fffffu) | (biased == 0 ? 0u : 0x800000u);
+/// A uniform random number of `dropped` bits: up with the probability of the part that is dropped, exact to 2^-32
+struct Stochastically {
+  std::uint32_t random;
 
-  // In the target the last bit weighs 2^(max(exponent, smallest) - mantissa_bits): so many bits of the significand go.
-  constexpr int smallest = 1 - Format::bias;
-  int dropped            = 23 - Format::mantissa_bits + (exponent < smallest ? smallest - exponent : 0);
-  if (dropped > 40) dropped = 40;  // everything is below a quarter of an ulp then, and the shifts stay in range
+  template <class Significand>
+  SPOROS_FUNCTION constexpr Significand operator()(Significand, int dropped) const {
+    return dropped <= 32 ? Significand(random >> (32 - dropped)) : Significand(std::uint64_t(random) << (dropped - 32));
+  }
+};
 
-  std::uint64_t const rounded = (significand + threshold(significand, dropped)) >> dropped;
+/// Adds what `rounding` says to the part of x that is below the last kept bit, and truncates.
+template <class Format, class Rounding>
+SPOROS_FUNCTION constexpr typename Format::Bits encode(float x, Overflow overflow, Rounding const& rounding) {
+  using Bits = typename Format::Bits;
+  std::uint32_t const bits = std::bit_cast<std::uint32_t>(x);
+  std::uint32_t const magnitude = bits & 0x7fffffffu;
+  std::uint32_t const sign = bits >> 31 ? Format::sign : 0u;
 
-  // Normal numbers: the leading one adds one to the exponent field below. A carry moves into it by itself.
-  std::uint32_t const field = exponent < smallest ? 0u : std::uint32_t(exponent - smallest);
-  std::uint64_t const code  = (std::uint64_t(field) << Format::mantissa_bits) + rounded;
-  if (code > Format::largest) return typename Format::Bits(Format::fnuz && beyond == Format::nan ? Format::nan : sign | beyond);
-  if (Format::fnuz && code == 0) return 0;
-  return typename Format::Bits(sign | std::uint32_t(code));
-}
+  if constexpr (Format::exponent_bits == 8) {
+    // The exponents of float: the code is the upper part of its bits, subnormal numbers included. Without branches, so
+    // that loops turn into vectors.
+    constexpr int dropped = 23 - Format::mantissa_bits;
+    std::uint32_t code = (magnitude + rounding(magnitude, dropped)) >> dropped;
+    if (overflow == Overflow::saturate) code = code > Format::largest ? Format::largest : code;
+    return Bits(sign | (magnitude > 0x7f800000u ? Format::nan : code));
+  } else {
+    if (magnitude > 0x7f800000u) return Bits(Format::fnuz ? Format::nan : sign | Format::nan);
+    std::uint32_t const beyond = overflow == Overflow::saturate ? sign | Format::largest
+                                 : Format::has_infinity         ? sign | Format::infinity
+                                 : Format::fnuz                 ? Format::nan
+                                                                : sign | Format::nan;
+    if (magnitude == 0x7f800000u) return Bits(Format::fnuz ? Format::nan : beyond);
 
-template <class Format>
-SPOROS_FUNCTION constexpr typename Format::Bits encode_nearest(float x, Overflow overflow) {
-  return encode<Format>(x, overflow, [](std::uint64_t significand, int dropped) {
-    return (std::uint64_t(1) << (dropped - 1)) - 1 + (significand >> dropped & 1);
-  });
-}
+    // The significand with its leading one, as a multiple of 2^(exponent - 23); subnormal floats have the exponent -126 too.
+    int const biased = int(magnitude >> 23);
+    int const exponent = (biased == 0 ? 1 : biased) - 127;
+    std::uint64_t const significand = (magnitude & 0x7fffffu) | (biased == 0 ? 0u : 0x800000u);
 
-/// `random`: 32 uniform bits. The probability of rounding up is exact to 2^-32.
-template <class Format>
-SPOROS_FUNCTION constexpr typename Format::Bits encode_stochastic(float x, std::uint32_t random, Overflow overflow) {
-  return encode<Format>(x, overflow, [random](std::uint64_t, int dropped) {
-    return dropped <= 32 ? std::uint64_t(random >> (32 - dropped)) : std::uint64_t(random) << (dropped - 32);
-  });
+    // In the target the last bit weighs 2^(max(exponent, smallest) - mantissa_bits): so many bits of the significand go.
+    constexpr int smallest = 1 - Format::bias;
+    int dropped = 23 - Format::mantissa_bits + (exponent < smallest ? smallest - exponent : 0);
+    if (dropped > 56) dropped = 56;  // nothing above rounds up, not even by chance, and the shifts stay in range
+
+    std::uint64_t const rounded = (significand + rounding(significand, dropped)) >> dropped;
+
+    // Normal numbers: the leading one adds one to the exponent field below. A carry moves into it by itself.
+    std::uint32_t const field = exponent < smallest ? 0u : std::uint32_t(exponent - smallest);
+    std::uint64_t const code = (std::uint64_t(field) << Format::mantissa_bits) + rounded;
+    if (code > Format::largest) return Bits(beyond);
+    if (Format::fnuz && code == 0) return 0;
+    return Bits(sign | std::uint32_t(code));
+  }
 }
 
 template <class Format>
 SPOROS_FUNCTION constexpr float decode(typename Format::Bits bits) {
-  std::uint32_t const code  = bits & (Format::sign - 1);
-  std::uint32_t const sign  = bits & Format::sign ? 0x80000000u : 0u;
-  std::uint32_t const field = code >> Format::mantissa_bits;
-  std::uint32_t mantissa    = code & ((1u << Format::mantissa_bits) - 1);
-  constexpr int shift       = 23 - Format::mantissa_bits;
-
-  if constexpr (Format::fnuz) {
-    if (bits == Format::sign) return std::bit_cast<float>(0x7fc00000u);
-  } else if constexpr (Format::has_infinity) {
-    if (code >= Format::infinity) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << shift);
+  std::uint32_t const code = bits & (Format::sign - 1);
+  std::uint32_t const sign = bits & Format::sign ? 0x80000000u : 0u;
+  constexpr int shift = 23 - Format::mantissa_bits;
+  if constexpr (Format::exponent_bits == 8) {
+    return std::bit_cast<float>(sign | code << shift);
   } else {
-    if (code == Format::nan) return std::bit_cast<float>(sign | 0x7fc00000u);
-  }
+    std::uint32_t const field = code >> Format::mantissa_bits;
+    std::uint32_t mantissa = code & ((1u << Format::mantissa_bits) - 1);
 
-  if constexpr (Format::exponent_bits == 8) return std::bit_cast<float>(sign | code << shift);
-  if (field != 0) return std::bit_cast<float>(sign | (field + 127 - Format::bias) << 23 | mantissa << shift);
-  if (mantissa == 0) return std::bit_cast<float>(sign);
-  int exponent = 1 - Format::bias;
-  while (!(mantissa >> Format::mantissa_bits)) {
-    mantissa <<= 1;
-    --exponent;
+    if constexpr (Format::fnuz) {
+      if (bits == Format::sign) return std::bit_cast<float>(0x7fc00000u);
+    } else if constexpr (Format::has_infinity) {
+      if (code >= Format::infinity) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << shift);
+    } else {
+      if (code == Format::nan) return std::bit_cast<float>(sign | 0x7fc00000u);
+    }
+
+    if (field != 0) return std::bit_cast<float>(sign | (field + 127 - Format::bias) << 23 | mantissa << shift);
+    if (mantissa == 0) return std::bit_cast<float>(sign);
+    int exponent = 1 - Format::bias;
+    while (!(mantissa >> Format::mantissa_bits)) {
+      mantissa <<= 1;
+      --exponent;
+    }
+    mantissa &= (1u << Format::mantissa_bits) - 1;
+    return std::bit_cast<float>(sign | std::uint32_t(exponent + 127) << 23 | mantissa << shift);
   }
-  mantissa &= (1u << Format::mantissa_bits) - 1;
-  return std::bit_cast<float>(sign | std::uint32_t(exponent + 127) << 23 | mantissa << shift);
 }
 
 }  // namespace Impl
@@ -134,13 +145,13 @@ SPOROS_FUNCTION constexpr float decode(typename Format::Bits bits) {
 template <class FormatType>
 struct StorageFloat {
   using Format = FormatType;
-  using Bits   = typename Format::Bits;
+  using Bits = typename Format::Bits;
 
   Bits bits;
 
   StorageFloat() = default;
   SPOROS_FUNCTION explicit constexpr StorageFloat(float x)
-      : bits(Impl::encode_nearest<Format>(x, Overflow::propagate)) {}
+      : bits(Impl::encode<Format>(x, Overflow::propagate, Impl::ToNearestEven{})) {}
   SPOROS_FUNCTION explicit constexpr operator float() const { return Impl::decode<Format>(bits); }
   SPOROS_FUNCTION explicit constexpr operator double() const { return double(Impl::decode<Format>(bits)); }
 
@@ -151,12 +162,12 @@ struct StorageFloat {
   }
 };
 
-using bfloat16          = StorageFloat<Impl::BFloat16Format>;        ///< 8 exponent bits, 7 mantissa bits
-using float16           = StorageFloat<Impl::Float16Format>;         ///< IEEE 754 binary16
-using float8_e4m3       = StorageFloat<Impl::Float8E4M3Format>;      ///< OCP FP8: up to 448, NaN, no infinity
-using float8_e5m2       = StorageFloat<Impl::Float8E5M2Format>;      ///< OCP FP8: up to 57344, infinity, NaN
-using float8_e4m3fnuz   = StorageFloat<Impl::Float8E4M3FnuzFormat>;  ///< gfx942: up to 240, no infinity, no -0
-using float8_e5m2fnuz   = StorageFloat<Impl::Float8E5M2FnuzFormat>;  ///< gfx942: up to 57344, no infinity, no -0
+using bfloat16 = StorageFloat<Impl::BFloat16Format>;               ///< 8 exponent bits, 7 mantissa bits
+using float16 = StorageFloat<Impl::Float16Format>;                 ///< IEEE 754 binary16
+using float8_e4m3 = StorageFloat<Impl::Float8E4M3Format>;          ///< OCP FP8: up to 448, NaN, no infinity
+using float8_e5m2 = StorageFloat<Impl::Float8E5M2Format>;          ///< OCP FP8: up to 57344, infinity, NaN
+using float8_e4m3fnuz = StorageFloat<Impl::Float8E4M3FnuzFormat>;  ///< gfx942: up to 240, no infinity, no -0
+using float8_e5m2fnuz = StorageFloat<Impl::Float8E5M2FnuzFormat>;  ///< gfx942: up to 57344, no infinity, no -0
 
 template <class T>
 inline constexpr bool is_storage_float = false;
@@ -170,14 +181,14 @@ using ComputeType = std::conditional_t<std::is_same_v<std::remove_cv_t<T>, doubl
 /// x in the format of T, rounded to nearest, ties to even
 template <class T>
 SPOROS_FUNCTION constexpr T convert(float x, Overflow overflow = Overflow::propagate) {
-  return T::from_bits(Impl::encode_nearest<typename T::Format>(x, overflow));
+  return T::from_bits(Impl::encode<typename T::Format>(x, overflow, Impl::ToNearestEven{}));
 }
 
 /// x in the format of T, rounded up with the probability of the part that is dropped: E[result] = x within the finite range
 /// \param random 32 independent uniform bits
 template <class T>
 SPOROS_FUNCTION constexpr T convert_stochastic(float x, std::uint32_t random, Overflow overflow = Overflow::propagate) {
-  return T::from_bits(Impl::encode_stochastic<typename T::Format>(x, random, overflow));
+  return T::from_bits(Impl::encode<typename T::Format>(x, overflow, Impl::Stochastically{random}));
 }
 
 }  // namespace Sporos

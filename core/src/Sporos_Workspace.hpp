@@ -19,7 +19,7 @@ class Workspace {
   using Array = Kokkos::View<T*, MemorySpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
   explicit Workspace(ExecutionSpace const& space) : m_space(space) {}
-  Workspace(Workspace const&)            = delete;
+  Workspace(Workspace const&) = delete;
   Workspace& operator=(Workspace const&) = delete;
 
   /// At least `bytes` from now on. Fences when it has to grow, for the old memory may be in use.
