@@ -80,6 +80,12 @@ SPOROS_FUNCTION Vector<float> multiply_add_element(BFloat16Pair a, Vector<std::u
 SPOROS_FUNCTION Vector<float> multiply_add_element(BFloat16Pair a, Vector<std::uint32_t> b, Vector<float> c) {
   return vbfdotq_f32(c, bits_as<bfloat16x8_t>(b), bits_as<bfloat16x8_t>(splat(a.bits)));
 }
+#else
+SPOROS_FUNCTION Vector<float> multiply_add_element(BFloat16Pair a, Vector<std::uint32_t> b, Vector<float> c) {
+  Vector<float> const early = bits_as<Vector<float>>(b << 16), late = bits_as<Vector<float>>(b & 0xffff0000u);
+  c = multiply_add(splat(bits_as<float>(a.bits << 16)), early, c);
+  return multiply_add(splat(bits_as<float>(a.bits & 0xffff0000u)), late, c);
+}
 #endif
 
 SPOROS_FUNCTION Vector<float> load_elements(float const* from) { return load_aligned(from); }

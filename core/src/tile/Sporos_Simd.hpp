@@ -30,7 +30,8 @@ inline constexpr int vector_bytes = 32;
 inline constexpr int vector_bytes = 16;
 #endif
 
-#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+// A test may want the packed paths on a processor without the instruction.
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) || defined(SPOROS_EMULATE_BFLOAT16_DOT)
 inline constexpr bool has_bfloat16_dot = true;
 #else
 inline constexpr bool has_bfloat16_dot = false;

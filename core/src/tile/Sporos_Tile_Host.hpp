@@ -103,29 +103,60 @@ class Fragment<Arch::Host, C, Rows, Cols> {
   C* m_next = m_own;
 };
 
-/// Without a dot product of T the fragment itself is the factor, and gets another buffer for its next product. With one,
-/// rows and pairs of columns are packed.
+/// Without a dot product of T the fragment itself is the factor, and gets another buffer for its next product. With one it
+/// is packed: pairs of columns for a left factor, pairs of rows for a right one.
 template <class T, Use use, int Rows, int Cols>
 class Operand<Arch::Host, T, use, Rows, Cols> {
  public:
   using C = ComputeType<T>;
+  using E = ProductElement<T>;
+
+  static constexpr bool packed = k_per_element<E> == 2;
+  static constexpr int size    = Rows * Cols / k_per_element<E>;
+
   struct alignas(64) Storage {
-    C values[Rows * Cols];
+    E values[size * (packed && use == (Use::left | Use::right) ? 2 : 1)];
   };
 
-  Operand(Team<Arch::Host> const&, Storage& storage) : m_spare(storage.values) {}
+  Operand(Team<Arch::Host> const&, Storage& storage) : m_values(storage.values), m_spare(storage.values) {}
 
   void assign(Fragment<Arch::Host, C, Rows, Cols>& S) {
-    C* const values = S.exchange_next(m_spare);
-    m_values        = values;
-    m_spare         = values;
+    if constexpr (packed) {
+      pack(S);
+    } else {
+      m_values = S.exchange_next(m_spare);
+      m_spare  = m_values;
+    }
   }
 
-  C const* panels() const { return m_values; }
+  E const* left() const { return m_values; }
+  E const* right() const { return m_values + right_offset; }
+
+  /// Where (m, k) of a right factor lies, m being the column and k the row
+  using RightMap = std::conditional_t<packed, RowMajor<Rows / 2>, PanelRows<E, Cols>>;
 
  private:
-  C* m_values = nullptr;
-  C* m_spare;
+  static constexpr int right_offset = packed && includes(use, Use::left) ? size : 0;
+
+  void pack(Fragment<Arch::Host, C, Rows, Cols>& S) {
+    bfloat16* const by_column = reinterpret_cast<bfloat16*>(m_values + right_offset);
+    S.for_each_panel([&](int row, C const* panel) {
+      E* pairs = m_values + row * Cols / 2;
+      for (int column = 0; column < Cols; column += 2, panel += 2 * panel_width<C>, pairs += panel_width<C>)
+        unroll<block_vectors>([&](auto j) SPOROS_INLINE_LAMBDA {
+          Vector<C> const even = load_aligned(panel + j * lanes<C>);
+          Vector<C> const odd  = load_aligned(panel + panel_width<C> + j * lanes<C>);
+          if constexpr (includes(use, Use::left)) store_elements(pairs + j * lanes<C>, pair_rows(even, odd));
+          if constexpr (includes(use, Use::right)) {
+            store_as(by_column + column * Rows + row + j * lanes<C>, even);
+            store_as(by_column + (column + 1) * Rows + row + j * lanes<C>, odd);
+          }
+        });
+    });
+  }
+
+  E* m_values;
+  E* m_spare;
 };
 
 template <class T, Use use, int Rows, int Cols>
@@ -245,14 +276,15 @@ template <class C, int Rows, int Cols, class T, Use a, class E, Use b, int Depth
 void mma_ab(Fragment<Arch::Host, C, Rows, Cols>& O, Operand<Arch::Host, T, a, Rows, Depth>& P,
             HostTile<E, b, Depth, Cols> B) {
   constexpr int k = Depth / k_per_element<E>;
-  product<Cols, Rows, k, true, ColumnMajor<Cols>>(B.right(), P.panels(), O.sums());
+  product<Cols, Rows, k, true, ColumnMajor<Cols>>(B.right(), P.left(), O.sums());
 }
 
 template <class C, int Rows, int Cols, class E, Use a, class T, Use b, int Depth>
 void mma_atb(ColumnSums<Arch::Host, C, Rows, Cols>& D, HostTile<E, a, Depth, Rows> A,
              Operand<Arch::Host, T, b, Depth, Cols>& B) {
   constexpr int k = Depth / k_per_element<E>;
-  product<Cols, Rows, k, true, PanelRows<E, Cols>>(B.panels(), A.left_transposed(), D.sums());
+  using Map       = typename Operand<Arch::Host, T, b, Depth, Cols>::RightMap;
+  product<Cols, Rows, k, true, Map>(B.right(), A.left_transposed(), D.sums());
 }
 
 template <int InFlight, class Result, class... Others>

@@ -46,6 +46,13 @@ struct FlashAttentionArguments {
   Dropout dropout;
 };
 
+/// How the backward pass cuts a head
+struct FlashAttentionBackwardTiling {
+  int queries;   // in a block
+  int keys;      // in a tile
+  int head_dim;  // of a tile, not less than the problem's
+};
+
 /// The gradients, and what the passes of the backward pass hand to each other in a workspace.
 template <class T>
 struct FlashAttentionBackwardArguments {
