@@ -1,0 +1,494 @@
+// SPDX-FileCopyrightText: The Sporos authors
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "Sporos_Trainer.hpp"
+
+#include <Kokkos_Core.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "Sporos_AdamW.hpp"
+#include "Sporos_Bigram.hpp"
+#include "Sporos_Checkpoint.hpp"
+#include "Sporos_GptModel.hpp"
+#include "Sporos_GradientReducer.hpp"
+#include "Sporos_Prefetcher.hpp"
+#include "Sporos_Report.hpp"
+#include "Sporos_SampleOrder.hpp"
+#include "Sporos_Sampler.hpp"
+#include "Sporos_ShardedState.hpp"
+#include "Sporos_TokenDataset.hpp"
+#include "Sporos_Tokenizer.hpp"
+#include "Sporos_TrainLog.hpp"
+#include "Sporos_Version.hpp"
+
+namespace Sporos::Gpt {
+namespace {
+
+using ExecutionSpace = Kokkos::DefaultExecutionSpace;
+using MemorySpace = ExecutionSpace::memory_space;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::string hexadecimal(std::uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", (unsigned long long)value);
+  return text;
+}
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+/// Which tokens are trained on and which are held back
+struct Data {
+  TokenDataset train, validation;
+  TokenRange train_range, validation_range;
+  std::int64_t train_samples = 0, validation_samples = 0;
+};
+
+std::string dataset_spec(TrainOptions const& options, std::string const& path) {
+  if (options.tokenizer != "byte" || path.starts_with("text:")) return path;
+  SPOROS_THROW_INPUT_ERROR_IF(path.starts_with("llmc:") || path.starts_with("nanogpt:"), path,
+                              " holds tokens, but --tokenizer is byte; use --tokenizer none");
+  return "text:" + path;
+}
+
+Data open_data(TrainOptions const& options) {
+  int const vocabulary = int(options.gpt.vocabulary);
+  TokenDataset const train = TokenDataset::open(dataset_spec(options, options.data), vocabulary);
+  Data data{train, train, train.all(), {}};
+  if (!options.validation_data.empty()) {
+    data.validation = TokenDataset::open(dataset_spec(options, options.validation_data), vocabulary);
+    data.validation_range = data.validation.all();
+  } else {
+    TrainValidationSplit const split = TrainValidationSplit::by_fraction(train, options.validation_fraction);
+    data.train_range = split.train;
+    data.validation_range = split.validation;
+  }
+  data.train_samples = train.samples(data.train_range, options.sequence_length);
+  if (data.validation_range.size() > 0)
+    data.validation_samples = data.validation.samples(data.validation_range, options.sequence_length);
+  SPOROS_THROW_INPUT_ERROR_IF(
+      data.validation_samples == 0 && options.evaluate_every > 0, "--evaluate-every is ", options.evaluate_every,
+      ", but there is no --validation-data and --validation-fraction is ", options.validation_fraction);
+  return data;
+}
+
+template <class T>
+class Trainer {
+ public:
+  Trainer(Communicator const& communicator, TrainOptions const& options, Data const& data);
+
+  void run();
+
+ private:
+  using Compute = ComputeType<T>;
+  using Model = GptModel<ExecutionSpace, T>;
+
+  struct Step {
+    double loss, gradient_norm;
+    bool skipped;
+  };
+
+  bool is_root() const { return m_communicator.rank() == 0; }
+  nlohmann::json metadata() const;
+  void start_or_resume();
+  void require_same_run(CheckpointReader const& reader) const;
+  void require_no_checkpoints() const;
+  void announce();
+  void record_step(Step const& step, double seconds, double waited, double stalled);
+  Step train_step(Prefetcher<ExecutionSpace>& prefetcher);
+  void update(double gradient_scale);
+  double evaluate(std::int64_t batches);
+  void evaluate_and_record();
+  void sample_and_record();
+  void save();
+  void finish();
+  void say(std::string const& text);
+  void record(nlohmann::json const& json);
+  void renew_report();
+
+  Communicator m_communicator;
+  TrainOptions m_options;
+  Data m_data;
+  ExecutionSpace m_space;
+  ShardedState<ExecutionSpace, T> m_state;
+  Model m_model;
+  GradientReducer<ExecutionSpace, Compute> m_reducer;
+  Workspace<ExecutionSpace> m_workspace;
+  Kokkos::View<double*, MemorySpace> m_losses;  // of the micro-batches of a step; the last element is the squared norm
+  typename Kokkos::View<double*, MemorySpace>::host_mirror_type m_losses_host;
+  std::int64_t m_first_step = 0;
+  std::int64_t m_saved_step = -1;
+
+  // Rank 0's
+  std::optional<TrainLog> m_log;
+  std::optional<Progress> m_progress;
+
+  std::unique_ptr<CheckpointWriter> m_writer;
+};
+
+template <class T>
+Trainer<T>::Trainer(Communicator const& communicator, TrainOptions const& options, Data const& data)
+    : m_communicator(communicator),
+      m_options(options),
+      m_data(data),
+      m_state(m_space, gpt_layout(options.gpt)),
+      m_model(m_space, options.gpt, m_state, options.micro_batch, options.sequence_length),
+      m_reducer(communicator, m_space, m_state.gradients(), std::size_t(options.reduce_bucket_mb * 1e6)),
+      m_workspace(m_space) {
+  std::int64_t const micro_batches = communicator.share(options.global_batch).size() / options.micro_batch + 2;
+  m_losses = Kokkos::View<double*, MemorySpace>("Sporos::train_gpt::losses", std::size_t(micro_batches));
+  m_losses_host = Kokkos::create_mirror_view(m_losses);
+}
+
+template <class T>
+void Trainer<T>::say(std::string const& text) {
+  if (m_progress)
+    m_progress->say(text);
+  else if (is_root())
+    std::cout << text << std::endl;
+}
+
+template <class T>
+void Trainer<T>::record(nlohmann::json const& json) {
+  if (m_log) m_log->write(json);
+}
+
+template <class T>
+void Trainer<T>::renew_report() {
+  if (m_log && !m_options.report.empty()) write_report(m_log->path(), m_options.report);
+}
+
+/// What makes two runs the same one: a checkpoint is resumed only with all of it unchanged.
+template <class T>
+nlohmann::json Trainer<T>::metadata() const {
+  return {{"program", "train_gpt"},
+          {"version", SPOROS_VERSION_STRING},
+          {"model", m_options.gpt},
+          {"tokenizer", m_options.tokenizer},
+          {"run",
+           {{"--precision", m_options.precision},
+            {"--seed", m_options.seed},
+            {"--sequence-length", m_options.sequence_length},
+            {"--batch-tokens", m_options.batch_tokens},
+            {"--data (fingerprint)", hexadecimal(m_data.train.fingerprint())},
+            {"--data (sequences to train on)", m_data.train_samples}}}};
+}
+
+template <class T>
+void Trainer<T>::require_same_run(CheckpointReader const& reader) const {
+  nlohmann::json const now = metadata(), then = reader.metadata();
+  std::string differences;
+  if (then.value("program", "") != "train_gpt") differences = " it is not one of train_gpt;";
+  for (auto const& [key, value] : now["run"].items())
+    if (nlohmann::json const before = then.value("run", nlohmann::json::object()).value(key, nlohmann::json());
+        before != value)
+      differences += Impl::concatenate(" ", key, " was ", before.dump(), " and is ", value.dump(), ";");
+  if (!differences.empty())
+    throw InputError(Impl::concatenate("the checkpoint ", reader.path(), " belongs to another run:", differences,
+                                       " --resume never starts anew"));
+}
+
+/// Two runs in one directory would count as one, and the older checkpoints, if they have more steps, as the newer.
+template <class T>
+void Trainer<T>::require_no_checkpoints() const {
+  std::error_code missing;
+  for (auto const& entry : std::filesystem::directory_iterator(m_options.checkpoint_directory, missing))
+    SPOROS_THROW_INPUT_ERROR_IF(entry.path().filename().string().starts_with("step-"), "--resume is never, but ",
+                                m_options.checkpoint_directory, " holds ", entry.path().filename().string(),
+                                "; give another --checkpoint-directory or remove it");
+}
+
+template <class T>
+void Trainer<T>::start_or_resume() {
+  std::optional<CheckpointReader> reader;
+  if (!m_options.checkpoint_directory.empty() && m_options.resume != "never")
+    reader =
+        CheckpointReader::newest_valid(m_communicator, m_options.checkpoint_directory,
+                                       [this](std::string const& reason) { say("checkpoint skipped: " + reason); });
+  m_communicator.run_agreed([&] {
+    SPOROS_THROW_INPUT_ERROR_IF(!reader && m_options.resume == "must", "--resume is must, but ",
+                                m_options.checkpoint_directory, " holds no valid checkpoint");
+    if (m_options.resume == "never" && m_options.checkpoint_every > 0) require_no_checkpoints();
+  });
+  if (reader) {
+    reader->load(m_state);
+    m_communicator.run_agreed([&] { require_same_run(*reader); });
+    m_saved_step = m_state.step;
+  } else {
+    initialise_gpt(m_space, m_options.gpt, m_options.seed, m_state);
+  }
+  m_first_step = m_state.step;
+  m_communicator.run_agreed([&] {
+    if (!is_root()) return;
+    m_log.emplace(m_options.log, m_first_step);
+    if (reader) m_log->write({{"event", "resume"}, {"step", m_first_step}, {"checkpoint", reader->path()}});
+  });
+  if (m_options.checkpoint_every > 0)
+    m_writer = std::make_unique<CheckpointWriter>(
+        m_communicator, CheckpointOptions{.directory = m_options.checkpoint_directory, .keep = int(m_options.keep)});
+  announce();
+  if (reader) say("resumed from " + reader->path());
+}
+
+template <class T>
+void Trainer<T>::announce() {
+  if (!is_root()) return;
+  using Rows = std::vector<std::pair<std::string, std::string>>;
+  Rows const options = m_options.table();
+  Rows const run = {
+      {"version", SPOROS_VERSION_STRING},
+      {"ranks", std::to_string(m_communicator.size())},
+      {"execution space",
+       std::string(ExecutionSpace::name()) + ", concurrency " + std::to_string(m_space.concurrency())},
+      {"parameters", std::to_string(m_options.gpt.parameters())},
+      {"training data", m_data.train.description() + ", " + std::to_string(m_data.train_samples) + " sequences"},
+      {"validation data", std::to_string(m_data.validation_samples) + " sequences"},
+      {"first step", std::to_string(m_first_step)}};
+  for (Rows const& rows : {run, options})
+    for (auto const& [name, value] : rows)
+      std::cout << "  " << name << std::string(name.size() < 26 ? 26 - name.size() : 1, ' ') << value << "\n";
+  std::cout << std::flush;
+  record({{"event", "settings"},
+          {"step", m_first_step},
+          {"title",
+           Impl::concatenate(m_options.model, ", ", m_options.gpt.parameters(), " parameters, ", m_options.precision,
+                             ", ", m_communicator.size(), " ranks, ", ExecutionSpace::name())},
+          {"run", run},
+          {"options", options}});
+}
+
+template <class T>
+auto Trainer<T>::train_step(Prefetcher<ExecutionSpace>& prefetcher) -> Step {
+  std::int64_t const batches = prefetcher.batches_per_step();
+  std::size_t const norm = m_losses.extent(0) - 1;
+  double const scale = 1 / double(m_options.batch_tokens);
+  typename Model::Ready const ready = [this](std::int64_t begin, std::int64_t end) { m_reducer.ready(begin, end); };
+
+  Kokkos::deep_copy(m_space, m_state.gradients(), Compute(0));
+  for (std::int64_t b = 0; b < batches; ++b) {
+    Batch<ExecutionSpace> const batch = prefetcher.next();
+    bool const is_last = b + 1 == batches;
+    if (is_last) m_reducer.begin();
+    m_model.loss_and_gradients(batch.inputs, batch.targets, m_options.sequence_length, scale,
+                               {m_options.dropout, m_options.seed, m_state.step, batch.first_sequence},
+                               Kokkos::subview(m_losses, std::size_t(b)), is_last ? ready : typename Model::Ready());
+  }
+  if (batches == 0) m_reducer.begin();
+  m_reducer.finish();
+
+  squared_norm(m_space, m_state.gradients(), Kokkos::subview(m_losses, norm), m_workspace);
+  Kokkos::deep_copy(m_space, m_losses_host, m_losses);
+  m_space.fence("Sporos::train_gpt: loss and norm are read on the host");
+  double loss = 0;
+  for (std::int64_t b = 0; b < batches; ++b) loss += m_losses_host(std::size_t(b));
+
+  // A gradient with a NaN or an infinity teaches nothing: every rank sees it and leaves the weights as they are.
+  double const squared = m_losses_host(norm);
+  bool const skipped = !std::isfinite(squared);
+  if (!skipped) update(m_options.clip > 0 ? clip_coefficient(squared, m_options.clip) : 1.0);
+  ++m_state.step;
+  return {m_communicator.all_reduce_sum(loss) * scale, std::sqrt(squared), skipped};
+}
+
+template <class T>
+void Trainer<T>::update(double gradient_scale) {
+  AdamWOptions adam{.learning_rate = learning_rate(m_options, m_state.step),
+                    .beta1 = m_options.beta1,
+                    .beta2 = m_options.beta2,
+                    .step = m_state.step + 1};
+  for (TensorRange const& tensor : m_state.layout().tensors()) {
+    auto const part = [&](auto const& flat) {
+      return Kokkos::subview(flat,
+                             Kokkos::pair<std::int64_t, std::int64_t>(tensor.offset, tensor.offset + tensor.size));
+    };
+    adam.weight_decay = tensor.weight_decay ? m_options.weight_decay : 0;
+    adamw(m_space, adam, gradient_scale, part(m_state.gradients()), part(m_state.master()),
+          part(m_state.first_moment()), part(m_state.second_moment()), part(m_state.parameters()));
+  }
+}
+
+/// Mean loss over the first `batches` global batches of the validation data, or with 0 over all of it. Its sequences lie one after
+/// another, so each rank reads its share in one go.
+template <class T>
+double Trainer<T>::evaluate(std::int64_t batches) {
+  std::int64_t const length = m_options.sequence_length, micro = m_options.micro_batch;
+  std::int64_t const sequences =
+      batches == 0 ? m_data.validation_samples : std::min(m_data.validation_samples, batches * m_options.global_batch);
+  Share const share = m_communicator.share(sequences);
+  Kokkos::View<int*, MemorySpace> const tokens("Sporos::train_gpt::validation_tokens", std::size_t(2 * micro * length));
+  auto const tokens_host = Kokkos::create_mirror_view(tokens);
+  std::vector<int> read(std::size_t(micro * length + 1));
+  double total = 0;
+  for (std::int64_t first = share.first; first < share.last; first += micro) {
+    std::int64_t const count = std::min(micro, share.last - first) * length;
+    m_data.validation.read(m_data.validation_range.first + first * length, count + 1, read.data());
+    std::copy_n(read.begin(), count, tokens_host.data());
+    std::copy_n(read.begin() + 1, count, tokens_host.data() + count);
+    Kokkos::deep_copy(m_space, tokens, tokens_host);
+    using Range = Kokkos::pair<std::int64_t, std::int64_t>;
+    m_model.loss(Kokkos::subview(tokens, Range(0, count)), Kokkos::subview(tokens, Range(count, 2 * count)), length,
+                 Kokkos::subview(m_losses, 0));
+    Kokkos::deep_copy(m_space, m_losses_host, m_losses);
+    m_space.fence("Sporos::train_gpt: the validation loss is read on the host");
+    total += m_losses_host(0);
+  }
+  return m_communicator.all_reduce_sum(total) / double(sequences * length);
+}
+
+template <class T>
+void Trainer<T>::evaluate_and_record() {
+  double const loss = evaluate(m_options.evaluate_batches);
+  say(Impl::concatenate("step ", m_state.step, "  validation loss ", fixed(loss, 4)));
+  record({{"event", "evaluation"}, {"step", m_state.step}, {"validation_loss", loss}});
+}
+
+template <class T>
+void Trainer<T>::sample_and_record() {
+  if (!is_root()) return;
+  SamplingOptions options;
+  options.tokens = m_options.sample_tokens;
+  options.seed = m_options.seed;
+  std::vector<int> const tokens =
+      sample_tokens(m_space, m_model, ByteTokenizer::encode(m_options.sample_prompt), options);
+  std::string text;
+  for (int const token : tokens) text += token < ByteTokenizer::vocabulary ? char(token) : '?';
+  say(Impl::concatenate("step ", m_state.step, "  sample:\n", text));
+  record({{"event", "sample"}, {"step", m_state.step}, {"prompt", m_options.sample_prompt}, {"text", text}});
+}
+
+template <class T>
+void Trainer<T>::save() {
+  m_writer->save(m_state, metadata(), m_state.step);
+  m_saved_step = m_state.step;
+  record({{"event", "checkpoint"}, {"step", m_state.step}});
+}
+
+template <class T>
+void Trainer<T>::record_step(Step const& step, double seconds, double waited, double stalled) {
+  double const tokens_per_second = double(m_options.batch_tokens) / seconds;
+  record({{"event", "step"},
+          {"step", m_state.step},
+          {"loss", step.loss},
+          {"gradient_norm", step.gradient_norm},
+          {"skipped", step.skipped},
+          {"learning_rate", learning_rate(m_options, m_state.step - 1)},
+          {"tokens", m_options.batch_tokens},
+          {"seconds", seconds},
+          {"tokens_per_second", tokens_per_second},
+          {"data_wait_seconds", waited},
+          {"checkpoint_stall_seconds", stalled}});
+  if (step.skipped)
+    say(Impl::concatenate("step ", m_state.step, "  the gradient is not finite: weights left as they are"));
+  if (m_progress) m_progress->step(m_state.step, step.loss, tokens_per_second);
+}
+
+template <class T>
+void Trainer<T>::finish() {
+  if (m_writer) {
+    if (m_saved_step != m_state.step) save();
+    m_writer->wait();
+    say("checkpoints are in " + m_options.checkpoint_directory);
+  }
+  nlohmann::json last = {{"event", "final"}, {"step", m_state.step}};
+  if (m_data.validation_samples > 0) {
+    double const loss = evaluate(0);
+    last["validation_loss"] = loss;
+    std::string text = "final validation loss " + fixed(loss, 6);
+    if (m_options.print_bigram_baseline && is_root()) {
+      TokenRange const first{m_data.validation_range.first,
+                             m_data.validation_range.first + m_data.validation_samples * m_options.sequence_length + 1};
+      double const bigram = BigramModel(m_data.train, m_data.train_range).loss(m_data.validation, first);
+      last["bigram_loss"] = bigram;
+      text += "  (bigram model with add-one smoothing: " + fixed(bigram, 6) + ")";
+    }
+    say(text);
+  }
+  record(last);
+  renew_report();
+  say("the log is " + m_options.log);
+  if (!m_options.report.empty()) say("the report is " + m_options.report);
+}
+
+template <class T>
+void Trainer<T>::run() {
+  start_or_resume();
+  if (is_root()) m_progress.emplace(m_first_step, m_options.steps);
+  BatchPlan const plan{.global_batch = m_options.global_batch,
+                       .micro_batch = m_options.micro_batch,
+                       .rank = m_communicator.rank(),
+                       .ranks = m_communicator.size(),
+                       .first_step = m_first_step};
+  Prefetcher<ExecutionSpace> prefetcher(m_space, m_data.train, m_data.train_range,
+                                        SampleOrder(m_data.train_samples, m_options.seed), m_options.sequence_length,
+                                        plan);
+  auto const due = [this](std::int64_t every) { return every > 0 && m_state.step % every == 0; };
+  double waited = 0, stalled = 0;
+  while (m_state.step < m_options.steps) {
+    Clock::time_point const start = Clock::now();
+    Step const step = train_step(prefetcher);
+    // Into the time of the step goes what its checkpoint costs; evaluations and samples are nobody's throughput.
+    if (m_writer && due(m_options.checkpoint_every)) save();
+    double const seconds = seconds_since(start);
+    double const all_waited = prefetcher.seconds_waited();
+    double const all_stalled = m_writer ? m_writer->seconds_stalled() : 0;
+    record_step(step, seconds, all_waited - waited, all_stalled - stalled);
+    waited = all_waited;
+    stalled = all_stalled;
+
+    bool const is_last = m_state.step == m_options.steps;
+    if (due(m_options.evaluate_every) && !is_last) evaluate_and_record();
+    if (due(m_options.sample_every) || (is_last && m_options.sample_every > 0)) sample_and_record();
+    if (due(m_options.evaluate_every)) renew_report();
+  }
+  finish();
+}
+
+/// One rank has met what the others do not know of: they may be waiting for it for ever.
+[[noreturn]] void abandon(Communicator const& communicator, std::exception const& error) {
+  // The same error on all ranks is printed by rank 0 alone, which ends the others while they sleep.
+  if (communicator.rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  std::cerr << "train_gpt: (rank " << communicator.rank() << ") " << error.what() << std::endl;
+  MpiEnvironment::abort(1);
+}
+
+template <class T>
+void run_trainer(Communicator const& communicator, TrainOptions const& options, Data const& data) {
+  std::unique_ptr<Trainer<T>> trainer;
+  try {
+    trainer = std::make_unique<Trainer<T>>(communicator, options, data);
+    trainer->run();
+  } catch (AgreedError const&) {
+    throw;
+  } catch (std::exception const& error) {
+    abandon(communicator, error);  // before the trainer is destroyed, which takes all ranks
+  }
+}
+
+}  // namespace
+
+void train(Communicator const& communicator, TrainOptions const& options) {
+  std::optional<Data> data;
+  communicator.run_agreed([&] { data.emplace(open_data(options)); });
+  if (options.precision == "bf16")
+    run_trainer<bfloat16>(communicator, options, *data);
+  else if (options.precision == "fp64")
+    run_trainer<double>(communicator, options, *data);
+  else
+    run_trainer<float>(communicator, options, *data);
+}
+
+}  // namespace Sporos::Gpt

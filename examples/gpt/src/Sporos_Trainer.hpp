@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: The Sporos authors
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef SPOROS_TRAINER_HPP
+#define SPOROS_TRAINER_HPP
+
+#include "Sporos_Communicator.hpp"
+#include "Sporos_TrainOptions.hpp"
+
+namespace Sporos::Gpt {
+
+/// Trains as the options say, on all ranks of the communicator, in the default execution space. Rank 0 reports on the standard
+/// output, in the log and in the report.
+///
+/// \throws AgreedError on all ranks for whatever is wrong with the input: data, checkpoint, directories. Any other error while it
+///         trains is one rank's own and ends all ranks at once, with its text and a non-zero exit code.
+void train(Communicator const& communicator, TrainOptions const& options);
+
+}  // namespace Sporos::Gpt
+
+#endif

@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: The Sporos authors
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+// Trains a GPT-2. Everything it does is in src/; train_gpt --help lists the options.
+
+#include <Kokkos_Core.hpp>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "Sporos_Communicator.hpp"
+#include "Sporos_TrainOptions.hpp"
+#include "Sporos_Trainer.hpp"
+
+namespace {
+
+/// All ranks read the same command line; where it is wrong on all, rank 0's text needs no rank.
+std::optional<Sporos::Gpt::TrainOptions> parse(Sporos::Communicator const& communicator,
+                                               std::vector<std::string> const& arguments) {
+  std::optional<Sporos::Gpt::TrainOptions> options;
+  std::string output, error;
+  try {
+    options = Sporos::Gpt::parse_train_options(arguments, output);
+  } catch (std::exception const& exception) {
+    error = exception.what();
+  }
+  std::string text_of_root = error;
+  communicator.broadcast(text_of_root);
+  if (!text_of_root.empty()) throw Sporos::AgreedError(text_of_root);
+  communicator.agree_no_error(error);
+  if (communicator.rank() == 0) std::cout << output << std::flush;
+  return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Sporos::MpiEnvironment mpi(argc, argv);
+  Kokkos::ScopeGuard kokkos(argc, argv);
+  Sporos::Communicator const communicator = Sporos::Communicator::world();
+  try {
+    auto const options = parse(communicator, {argv + 1, argv + argc});
+    if (options) Sporos::Gpt::train(communicator, *options);
+    return 0;
+  } catch (Sporos::AgreedError const& error) {
+    if (communicator.rank() == 0) std::cerr << "train_gpt: " << error.what() << std::endl;
+  } catch (std::exception const& error) {
+    std::cerr << "train_gpt: (rank " << communicator.rank() << ") " << error.what() << std::endl;
+    Sporos::MpiEnvironment::abort(1);
+  }
+  return 1;
+}
