@@ -27,8 +27,8 @@ TEST_CASE("Reductions give every rank the same and follow rank order", "[io][mpi
   Communicator const world = Communicator::world();
   int const size = world.size(), rank = world.rank();
 
-  // 1e16 + 1 loses the 1: the sum depends on the order, and rank order is the promise.
-  auto const value_of = [](int r) { return r % 2 == 0 ? 1e16 : r == 1 ? 1.0 : -1e16; };
+  // 1e16 - 1e16 + 1 is 1 in this order and 0 in the opposite one: rank order is the promise.
+  auto const value_of = [](int r) { return r % 3 == 0 ? 1e16 : r % 3 == 1 ? -1e16 : 1.0; };
   double expected = 0;
   for (int r = 0; r < size; ++r) expected += value_of(r);
   REQUIRE(world.all_reduce_sum(value_of(rank)) == expected);
