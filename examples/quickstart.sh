@@ -48,7 +48,7 @@ train=(mpirun -n 2 --bind-to none "$build/examples/train_gpt"
   --evaluate-every $((steps / 6 > 0 ? steps / 6 : 1)) --evaluate-batches 10
   --checkpoint-every $((steps / 10 > 0 ? steps / 10 : 1)) --checkpoint-directory "$run/checkpoints"
   --log "$run/log.jsonl" --report "$run/report.html" --print-bigram-baseline)
-export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 OMP_PROC_BIND=false
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 OMP_PROC_BIND=false OMPI_MCA_mpi_yield_when_idle=1
 
 # All processes below $1, itself included.
 family() {
