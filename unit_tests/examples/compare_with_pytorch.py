@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: The Sporos authors
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Compares one forward and backward pass of GptModel with PyTorch: python3 compare_with_pytorch.py EXPORT fp32|bf16
+
+EXPORT PRECISION FILE writes a safetensors file with weights, inputs, targets, loss and gradients ("grad." before the name).
+"""
+
+import subprocess
+import sys
+import tempfile
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+
+HEADS = 4
+
+
+def gpt2(weights, inputs):
+    """The logits, from weights under Hugging Face's names"""
+    def norm(name, x):
+        return F.layer_norm(x, x.shape[-1:], weights[name + ".weight"], weights[name + ".bias"], 1e-5)
+
+    def linear(name, x):
+        return x @ weights[name + ".weight"] + weights[name + ".bias"]
+
+    def attention(name, x):
+        batch, length, width = x.shape
+        q, k, v = (part.view(batch, length, HEADS, width // HEADS).transpose(1, 2)
+                   for part in linear(name + ".c_attn", x).split(width, dim=2))
+        scores = (q @ k.transpose(2, 3)) / (width // HEADS) ** 0.5
+        later = torch.ones(length, length, dtype=torch.bool).triu(1)
+        y = scores.masked_fill(later, float("-inf")).softmax(-1) @ v
+        return linear(name + ".c_proj", y.transpose(1, 2).reshape(batch, length, width))
+
+    x = weights["wte.weight"][inputs] + weights["wpe.weight"][: inputs.shape[1]]
+    for layer in range(sum(name.endswith(".ln_1.weight") for name in weights)):
+        block = f"h.{layer}"
+        x = x + attention(block + ".attn", norm(block + ".ln_1", x))
+        hidden = F.gelu(linear(block + ".mlp.c_fc", norm(block + ".ln_2", x)), approximate="tanh")
+        x = x + linear(block + ".mlp.c_proj", hidden)
+    return norm("ln_f", x) @ weights["wte.weight"].T
+
+
+def loss_and_gradients(tensors, dtype):
+    weights = {name: value.to(dtype).requires_grad_() for name, value in tensors.items()}
+    logits = gpt2(weights, INPUTS)
+    logits = logits.float() if dtype == torch.bfloat16 else logits
+    loss = F.cross_entropy(logits.flatten(0, 1), TARGETS.flatten())
+    loss.backward()
+    return loss.item(), {name: value.grad.double() for name, value in weights.items()}
+
+
+def distance(a, b):
+    return ((a - b).norm() / b.norm()).item()
+
+
+export, precision = sys.argv[1:]
+with tempfile.TemporaryDirectory(prefix="sporos-pytorch-") as folder:
+    subprocess.run([export, precision, folder + "/pass.safetensors"], check=True)
+    tensors = load_file(folder + "/pass.safetensors")
+INPUTS, TARGETS, loss = tensors.pop("inputs").long(), tensors.pop("targets").long(), tensors.pop("loss").item()
+gradients = {name[5:]: tensors.pop(name).double() for name in list(tensors) if name.startswith("grad.")}
+assert gradients.keys() == tensors.keys() and len(gradients) == 2 + 12 * 2 + 2, sorted(tensors)
+dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+assert all(value.dtype == dtype for value in tensors.values())
+
+theirs, their_gradients = loss_and_gradients(tensors, dtype)
+exact, exact_gradients = loss_and_gradients(tensors, torch.float64)
+print(f"torch {torch.__version__} {precision}: loss {loss:.9f}, PyTorch {theirs:.9f}, float64 {exact:.12f}")
+failed = []
+for name in sorted(gradients):
+    ours = distance(gradients[name], exact_gradients[name])
+    plain = distance(their_gradients[name], exact_gradients[name])
+    apart = distance(gradients[name], their_gradients[name])
+    print(f"{name:28} from float64: ours {ours:.1e}, PyTorch {plain:.1e}; from each other {apart:.1e}")
+    # In bf16 two right programs differ as much as each does from the truth; a plain implementation sets the scale.
+    if not (apart < 1e-5 if precision == "fp32" else ours < 2 * plain):
+        failed.append(name)
+limit = 1e-5 * abs(theirs) if precision == "fp32" else 2 * abs(theirs - exact) + 1e-4 * exact
+if not abs(loss - (theirs if precision == "fp32" else exact)) < limit:
+    failed.append("loss")
+sys.exit(f"too far apart: {failed}" if failed else 0)

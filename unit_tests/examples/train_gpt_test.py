@@ -1,0 +1,246 @@
+# SPDX-FileCopyrightText: The Sporos authors
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs train_gpt and generate as a user would: python3 train_gpt_test.py CASE --train TRAIN_GPT --generate GENERATE -- MPIEXEC...
+
+MPIEXEC... is the launcher up to the number of ranks. Every case is a function here; a failed assertion is a failed test.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+SMALL = "--tokenizer byte --model custom --layers 2 --heads 2 --width 32 --context 32 --batch-tokens 384 --micro-batch 2 --learning-rate 3e-3".split()
+TIME_LIMIT = 120  # of one run; it is a matter of seconds, but the machine may be busy
+
+
+class Runs:
+    """The programs, and a folder in which they work."""
+
+    def __init__(self, arguments, folder):
+        self.launcher, self.train_gpt, self.generate_program = arguments.launcher, arguments.train, arguments.generate
+        self.folder = folder
+        words = random.Random(1)
+        vocabulary = ["".join(words.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(words.randint(1, 8))) for _ in range(200)]
+        with open(self.path("text.txt"), "w") as file:
+            file.write(" ".join(words.choice(vocabulary) for _ in range(6000)))
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def command(self, ranks, options):
+        return self.launcher + [str(ranks), self.train_gpt] + [str(option) for option in options]
+
+    def start(self, ranks, options):
+        environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", OMP_PROC_BIND="false")
+        return subprocess.Popen(self.command(ranks, options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                cwd=self.folder, start_new_session=True, env=environment, errors="replace")
+
+    def run(self, ranks, options):
+        """The exit code and all output"""
+        process = self.start(ranks, options)
+        try:
+            output, _ = process.communicate(timeout=TIME_LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise AssertionError(f"no end after {TIME_LIMIT} s: {self.command(ranks, options)}")
+        return process.returncode, output
+
+    def train(self, name, ranks, options, data="text.txt", small=SMALL):
+        """Runs to the end; the records of its log"""
+        own = ["--data", data, "--log", name + ".jsonl", "--report", name + ".html"] + small
+        code, output = self.run(ranks, own + options)
+        assert code == 0, f"exit code {code}\n{output}"
+        return self.log(name)
+
+    def log(self, name):
+        with open(self.path(name + ".jsonl")) as file:
+            return [json.loads(line) for line in file]
+
+
+def losses(records):
+    return {r["step"]: r["loss"] for r in records if r["event"] == "step"}
+
+
+def final_loss(records):
+    (record,) = [r for r in records if r["event"] == "final"]
+    return record["validation_loss"]
+
+
+def learns(runs):
+    """Training and validation loss fall, and all that was asked for is in log, report and checkpoint directory."""
+    records = runs.train("learns", 2, "--steps 60 --evaluate-every 20 --sample-every 60 --sample-tokens 40 --checkpoint-every 20 "
+                         "--checkpoint-directory learns --keep 2 --print-bigram-baseline".split())
+    curve = losses(records)
+    assert sorted(curve) == list(range(1, 61))
+    assert 5.4 < curve[1] < 5.7, curve[1]  # ln 256 = 5.545 before it has learnt anything
+    assert curve[60] < curve[1] - 1
+    validation = [r["validation_loss"] for r in records if r["event"] == "evaluation"]
+    assert len(validation) == 2 and final_loss(records) < validation[1] < validation[0]
+    (final,) = [r for r in records if r["event"] == "final"]
+    assert 2 < final["bigram_loss"] < 4
+    assert [r["step"] for r in records if r["event"] == "checkpoint"] == [20, 40, 60]
+    kept = [name for name in os.listdir(runs.path("learns")) if name.startswith("step-")]
+    assert sorted(kept) == ["step-000000000040", "step-000000000060"], kept
+    with open(runs.path("learns.html")) as file:
+        page = file.read()
+    assert page.count("<svg") == 6 and "http" not in page
+
+    generate = [runs.generate_program, "--checkpoint", "learns", "--prompt", "the ", "--tokens", "50"]
+    first = subprocess.run(generate, cwd=runs.folder, capture_output=True, timeout=TIME_LIMIT)
+    second = subprocess.run(generate, cwd=runs.folder, capture_output=True, timeout=TIME_LIMIT)
+    other = subprocess.run(generate + ["--seed", "2"], cwd=runs.folder, capture_output=True, timeout=TIME_LIMIT)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith(b"the ") and len(first.stdout) == 4 + 50 + 1, first.stdout
+    assert first.stdout == second.stdout != other.stdout
+
+
+def accumulation(runs):
+    """The same global batch, cut differently, gives the same curve; another seed does not."""
+    options = "--steps 8 --precision fp64 --dropout 0.1".split()
+    whole = losses(runs.train("whole", 1, options + ["--micro-batch", "12"]))
+    for ranks, micro in ((1, 5), (2, 1), (3, 2)):
+        parts = losses(runs.train("parts", ranks, options + ["--micro-batch", micro]))
+        for step, loss in whole.items():
+            assert abs(parts[step] - loss) < 1e-10 * loss, (ranks, micro, step, parts[step], loss)
+    assert losses(runs.train("other", 1, options + ["--seed", "2"])) != whole
+
+
+def killed_and_resumed(runs):
+    """SIGKILL in the middle; the run resumed afterwards ends with the bitwise same losses as an unbroken one."""
+    for precision in ("fp32", "bf16"):
+        options = f"--steps 400 --dropout 0.1 --precision {precision} --checkpoint-every 10".split()
+        unbroken = runs.train("unbroken", 2, options + ["--checkpoint-directory", f"unbroken-{precision}"])
+        own = options + ["--checkpoint-directory", f"broken-{precision}"]
+        process = runs.start(2, ["--data", "text.txt", "--log", "broken.jsonl", "--report", ""] + SMALL + own)
+        folder = runs.path(f"broken-{precision}")
+        deadline = time.monotonic() + TIME_LIMIT
+        while not (os.path.isdir(folder) and any(name.startswith("step-") for name in os.listdir(folder))):
+            assert process.poll() is None, process.stdout.read()
+            assert time.monotonic() < deadline, "no checkpoint"
+            time.sleep(0.01)
+        time.sleep(0.2)  # some steps further
+        os.killpg(process.pid, signal.SIGKILL)
+        kill_ranks(process)
+        with open(runs.path("broken.jsonl")) as file:
+            assert '"final"' not in file.read(), "it was over before it was killed"
+
+        resumed = runs.train("broken", 2, own + ["--resume", "must"])
+        (resume,) = [r for r in resumed if r["event"] == "resume"]
+        assert 10 <= resume["step"] < 400 and resume["step"] % 10 == 0, resume
+        assert losses(resumed) == losses(unbroken)
+        assert final_loss(resumed) == final_loss(unbroken)
+
+
+def kill_ranks(process):
+    """Ranks may outlive a killed launcher that put them into groups of their own."""
+    process.wait()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cwd/.sporos-test") as marker, open(f"/proc/{pid}/cmdline") as command:
+                if marker.read() == str(os.getpid()) and "train_gpt" in command.read():
+                    os.kill(int(pid), signal.SIGKILL)
+        except OSError:
+            pass
+
+
+def resharded(runs):
+    """Saved on two ranks, resumed on one, three and four: the same curve to 1e-6."""
+    options = "--steps 40 --dropout 0.1 --checkpoint-every 20 --checkpoint-directory".split()
+    reference = runs.train("two", 2, options + ["two"])
+    shutil.copytree(runs.path("two"), runs.path("half"))
+    shutil.rmtree(runs.path("half/step-000000000040"))
+    for ranks in (1, 3, 4):
+        shutil.copytree(runs.path("half"), runs.path(f"on-{ranks}"))
+        shutil.copy(runs.path("two.jsonl"), runs.path(f"on-{ranks}.jsonl"))
+        records = runs.train(f"on-{ranks}", ranks, options + [f"on-{ranks}", "--resume", "must"])
+        assert [r["step"] for r in records if r["event"] == "resume"] == [20]
+        curve, wanted = losses(records), losses(reference)
+        assert sorted(curve) == sorted(wanted)
+        for step in range(21, 41):
+            assert abs(curve[step] - wanted[step]) < 1e-6 * wanted[step], (ranks, step, curve[step], wanted[step])
+        assert abs(final_loss(records) - final_loss(reference)) < 1e-6 * final_loss(reference)
+
+
+def bad_input(runs):
+    """Each ends with a non-zero exit code on all ranks, within the time limit, and names what is wrong."""
+    def refuses(options, *parts, small=SMALL, data="text.txt", ranks=2):
+        own = ["--steps", "4", "--log", "bad.jsonl", "--report", ""] + (["--data", data] if data else [])
+        code, output = runs.run(ranks, own + small + options)
+        assert code not in (0, None), f"accepted: {options}\n{output}"
+        for part in parts:
+            assert part in output, f"{part!r} is not in the text for {options}:\n{output}"
+        assert output.count(parts[0]) == 1, f"said more than once:\n{output}"
+
+    def write(name, content):
+        with open(runs.path(name), "wb") as file:
+            file.write(content)
+        return name
+
+    tokens = lambda *values: b"".join(value.to_bytes(2, "little") for value in values)
+    header = lambda magic, version, count: b"".join(v.to_bytes(4, "little") for v in (magic, version, count)) + bytes(1012)
+    plain = [option if option != "byte" else "none" for option in SMALL] + ["--vocabulary", "300"]
+
+    refuses([], "--data is missing", data=None)
+    refuses([], "missing.txt", data="missing.txt")
+    refuses([], "short.txt", data=write("short.txt", b"too short"))
+    refuses([], "empty.txt", data=write("empty.txt", b""))
+    refuses([], "odd.bin", small=plain, data=write("odd.bin", bytes(1001)))
+    refuses([], "magic.bin", small=plain, data="llmc:" + write("magic.bin", header(1, 1, 500) + tokens(*range(250)) * 2))
+    refuses([], "length.bin", small=plain, data=write("length.bin", header(20240520, 1, 501) + tokens(*range(250)) * 2))
+    write("large.bin", tokens(*(list(range(250)) * 8), 300))
+    refuses(["--validation-fraction", "0"], "300", "large.bin", small=plain, data="nanogpt:" + write("large.bin", tokens(*([7] * 400 + [300] + [7] * 400))))
+    refuses(["--unknown", "3"], "--unknown")
+    refuses(["--heads", "3"], "--heads 3", "--width 32")
+    refuses(["--sequence-length", "64"], "--sequence-length is 64", "--context 32")
+    refuses(["--config", write("bad.toml", b"steps = 3\nlearning_rate = 1\n")], "bad.toml:2", "learning_rate")
+    refuses(["--resume", "must", "--checkpoint-directory", "none"], "--resume is must", "none")
+    refuses(["--log", "/nowhere/log.jsonl"], "/nowhere/log.jsonl")
+    refuses(["--checkpoint-every", "2", "--checkpoint-directory", "text.txt/inside"], "text.txt/inside")
+
+    runs.train("saved", 2, "--steps 4 --checkpoint-every 2 --checkpoint-directory saved".split())
+    saved = ["--checkpoint-directory", "saved", "--checkpoint-every", "2", "--resume"]
+    refuses(saved + ["must", "--width", "48", "--layers", "1"], "wte.weight", "(256, 32)", "(256, 48)", "h.1.mlp.c_fc.weight")
+    refuses(saved + ["must", "--seed", "2"], "--seed was 1 and is 2")
+    refuses(saved + ["must"], "--data (fingerprint)", data=write("other.txt", b"another text " * 3000))
+    refuses(saved + ["never"], "--resume is never", "step-")
+
+    # A damaged checkpoint is skipped with a message; the one before is taken, or nothing if it must not be without one.
+    newest = runs.path("saved/step-000000000004/data.h5")
+    with open(newest, "r+b") as file:
+        file.seek(os.path.getsize(newest) // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 4]))
+    code, output = runs.run(2, ["--data", "text.txt", "--steps", "4", "--log", "saved.jsonl", "--report", ""] + SMALL + saved + ["must"])
+    assert code == 0 and output.count("checkpoint skipped") == 1 and "step-000000000002" in output, output
+    for name in os.listdir(runs.path("saved")):
+        if name.startswith("step-"):
+            with open(runs.path(f"saved/{name}/data.h5"), "r+b") as file:
+                file.truncate(5000)
+    refuses(saved + ["must"], "--resume is must", "checkpoint skipped")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--generate", required=True)
+    parser.add_argument("launcher", nargs="+")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sporos-train-") as folder:
+        with open(os.path.join(folder, ".sporos-test"), "w") as marker:
+            marker.write(str(os.getpid()))
+        CASES[arguments.case](Runs(arguments, folder))
+
+
+CASES = {function.__name__: function for function in (learns, accumulation, killed_and_resumed, resharded, bad_input)}
+
+if __name__ == "__main__":
+    sys.exit(main())
