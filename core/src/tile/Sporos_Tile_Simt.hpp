@@ -75,7 +75,7 @@ class Fragment<Arch, C, Rows, Cols> {
   }
 
   template <class F>
-  SPOROS_FUNCTION void for_each_with(Fragment const& y, F const& f) {
+  SPOROS_FUNCTION void for_each_with(Fragment& y, F const& f) {
     m_token.check_joined();
     y.m_token.check_joined();
     walk([&](int lane, int i, int j) {
@@ -128,18 +128,34 @@ struct SimtTile {
   C* data;
 };
 
-/// Every thread of the team writes its elements of the tile: tile(row, column) = f(row, column)
+/// f(element) for every element below Count, each in one thread
+template <int Count, SimtArchitecture Arch, class F>
+SPOROS_FUNCTION void share_among_threads(Team<Arch> const& team, F const& f) {
+  constexpr int threads = Team<Arch>::threads;
+  Arch::for_each_lane([&](int lane) {
+    unsigned const thread = unsigned(SimtLayout::lanes * team.warp() + lane);  // unsigned: f divides by constants
+    SPOROS_UNROLL_BY_4  // as many loads are under way; of more, the addresses would spill
+        for (unsigned first = 0; first < Count; first += threads) if (Count % threads == 0 || first + thread < Count)
+            f(first + thread);
+  });
+}
+
+/// Every thread of the team writes its elements of a tile: tile(row, column) = f(row, column), neighbouring lanes those of
+/// neighbouring columns
 template <SimtArchitecture Arch, class C, int Rows, int Cols, class F>
 SPOROS_FUNCTION void write_tile(Team<Arch> const& team, SimtTile<C, Rows, Cols> tile, F const& f) {
-  Arch::for_each_lane([&](int lane) {
-    SPOROS_UNROLL
-    for (int first = 0; first < Rows * Cols; first += Team<Arch>::threads) {
-      int const element = first + SimtLayout::lanes * team.warp() + lane;
-      if (Rows * Cols % Team<Arch>::threads != 0 && element >= Rows * Cols) break;
-      int const row = unsigned(element) / Cols;  // unsigned: a shift where Cols is a power of two
-      int const column = unsigned(element) % Cols;
-      tile(row, column) = f(row, column);
-    }
+  share_among_threads<Rows * Cols>(team, [&](unsigned element) {
+    int const row = int(element / Cols), column = int(element % Cols);
+    tile(row, column) = f(row, column);
+  });
+}
+
+/// The same, neighbouring lanes those of neighbouring rows
+template <SimtArchitecture Arch, class C, int Rows, int Cols, class F>
+SPOROS_FUNCTION void write_tile_by_columns(Team<Arch> const& team, SimtTile<C, Rows, Cols> tile, F const& f) {
+  share_among_threads<Rows * Cols>(team, [&](unsigned element) {
+    int const row = int(element % Rows), column = int(element / Rows);
+    tile(row, column) = f(row, column);
   });
 }
 

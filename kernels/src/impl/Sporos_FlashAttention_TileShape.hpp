@@ -18,16 +18,40 @@ struct FlashAttentionBackwardShape;
 template <class T, int HeadDim>
 struct FlashAttentionForwardShape<Arch::Host, T, HeadDim> {
   static constexpr int queries = 64;
-  static constexpr int keys    = 64;
-  static constexpr int stages  = 1;  // copies are synchronous
+  static constexpr int keys = 64;
+  static constexpr int stages = 1;  // copies are synchronous
 };
 
 template <class T, int HeadDim>
 struct FlashAttentionBackwardShape<Arch::Host, T, HeadDim> {
-  static constexpr int keys    = 64;
+  static constexpr int keys = 64;
   static constexpr int queries = 64;
-  static constexpr int stages  = 1;
+  static constexpr int stages = 1;
 };
+
+// GPUs without matrix instructions: tiles of rows of HeadDim numbers in scratch, of which older Kokkos has 40 KB. Larger
+// ones in registers, too, would spill. (Doubles of 128 and anything of 256 takes 50 to 134 KB, and has to take turns.)
+template <class T, int HeadDim>
+struct FlashAttentionForwardShape<Arch::Simt, T, HeadDim> {
+  static constexpr int row = HeadDim * int(sizeof(ComputeType<T>));  // bytes
+  static constexpr int queries = row <= 256 ? 64 : row <= 512 ? 32 : 16;
+  static constexpr int keys = row <= 256 ? 32 : 16;
+  static constexpr int stages = 1;
+};
+
+template <class T, int HeadDim>
+struct FlashAttentionBackwardShape<Arch::Simt, T, HeadDim> {
+  static constexpr int row = HeadDim * int(sizeof(ComputeType<T>));
+  static constexpr int keys = row <= 256 ? 32 : 16;
+  static constexpr int queries = keys;
+  static constexpr int stages = 1;
+};
+
+// An emulator has the tiles of what it emulates.
+template <class A, class T, int HeadDim>
+struct FlashAttentionForwardShape<Arch::Emulated<A>, T, HeadDim> : FlashAttentionForwardShape<A, T, HeadDim> {};
+template <class A, class T, int HeadDim>
+struct FlashAttentionBackwardShape<Arch::Emulated<A>, T, HeadDim> : FlashAttentionBackwardShape<A, T, HeadDim> {};
 
 }  // namespace Sporos::inline SPOROS_LEVEL
 
