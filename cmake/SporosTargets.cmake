@@ -71,8 +71,9 @@ function(sporos_add_host_levels target)
     add_library(${library} OBJECT ${ARGN})
     sporos_compile_options(${library})
     target_compile_definitions(${library} PRIVATE SPOROS_LEVEL=${level})
-    # At -O0 they would be twenty times slower, in Debug builds too.
-    target_compile_options(${library} PRIVATE ${host_only} $<$<CONFIG:Release>:-O3> $<$<NOT:$<CONFIG:Release>>:-O2> ${${level}_options})
+    # At -O0 they would be twenty times slower, in Debug builds too. Nobody asks for errno or floating-point traps, which
+    # would keep loops with square roots and comparisons from becoming vectors.
+    target_compile_options(${library} PRIVATE ${host_only} -fno-math-errno -fno-trapping-math $<$<CONFIG:Release>:-O3> $<$<NOT:$<CONFIG:Release>>:-O2> ${${level}_options})
     target_include_directories(${library} PRIVATE ${PROJECT_SOURCE_DIR}/core/src ${CMAKE_CURRENT_SOURCE_DIR}/src
                                                   ${PROJECT_BINARY_DIR}/include)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${library}>)

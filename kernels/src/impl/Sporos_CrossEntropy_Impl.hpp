@@ -63,12 +63,18 @@ SPOROS_FUNCTION void run_item(Team const& team, CrossEntropyBackward<LogitsT, T>
     team.for_each(a.columns, [=](std::int64_t c) { dlogits[c] = store_as<T>(C(0)); });
     return;
   }
+  // The loop treats every class alike, which turns it into vectors. dlogits may be the logits, so the one of the target
+  // is read before.
   bool const valid = target >= 0 && target < a.columns;
   C const scale = valid ? C(a.scale) : std::numeric_limits<C>::quiet_NaN();
   C const log_sum_exp = a.log_sum_exp[row];
-  team.for_each(a.columns, [=](std::int64_t c) {
-    C const probability = exponential(C(logits[c]) - log_sum_exp);
-    dlogits[c] = store_as<T>(scale * (probability - C(c == target)));
+  T const at_target = store_as<T>(valid ? scale * (exponential(C(logits[target]) - log_sum_exp) - 1) : scale);
+  team.barrier();
+  team.for_each(a.columns,
+                [=](std::int64_t c) { dlogits[c] = store_as<T>(scale * exponential(C(logits[c]) - log_sum_exp)); });
+  team.barrier();
+  team.once([=] {
+    if (valid) dlogits[target] = at_target;
   });
 }
 

@@ -7,7 +7,13 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "impl/Sporos_HostLevel.hpp"
 #include "impl/Sporos_RowTeam.hpp"
+#include "impl/Sporos_RowsHost.hpp"
+
+namespace Sporos {
+SPOROS_DECLARE_HOST_KERNELS(Impl::RowsHostKernels, rows_host)
+}
 
 namespace Sporos::Impl {
 
@@ -68,6 +74,8 @@ class DeviceTeam {
     Kokkos::single(Kokkos::PerTeam(m_member), f);
   }
 
+  KOKKOS_FUNCTION static void atomic_max(float* address, float value) { Kokkos::atomic_max(address, value); }
+
   KOKKOS_FUNCTION void barrier() const { m_member.team_barrier(); }
 
  private:
@@ -91,8 +99,9 @@ struct DeviceItems {
 template <class Arguments>
 struct HostItems {
   Arguments arguments;
+  void (*run)(Arguments const&, std::int64_t, std::int64_t);
 
-  void operator()(std::int64_t const item) const { run_item(HostTeam(), arguments, item); }
+  void operator()(std::int64_t const item) const { run(arguments, item, item + 1); }
 };
 
 /// run_item(team, arguments, item) for every item below `items`. A team is one thread on hosts, up to 256 on GPUs.
@@ -100,9 +109,10 @@ template <class ExecutionSpace, class Arguments>
 void run_items(ExecutionSpace const& space, char const* label, std::int64_t items, Arguments const& arguments) {
   if (items == 0) return;
   if constexpr (is_host_space<ExecutionSpace>) {
+    HostItemsFunction<Arguments> const function = rows_host(best_host_level());
     using Policy =
         Kokkos::RangePolicy<ExecutionSpace, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
-    Kokkos::parallel_for(label, Policy(space, 0, items), HostItems<Arguments>{arguments});
+    Kokkos::parallel_for(label, Policy(space, 0, items), HostItems<Arguments>{arguments, function.run});
   } else {
     using Policy = Kokkos::TeamPolicy<ExecutionSpace>;
     DeviceItems<ExecutionSpace, Arguments> const kernel{arguments, items};

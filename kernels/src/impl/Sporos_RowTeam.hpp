@@ -94,6 +94,14 @@ class HostTeam {
     f();
   }
 
+  /// Raises *address, which many teams may do at once, to value. Neither is negative.
+  SPOROS_FUNCTION static void atomic_max(float* address, float value) {
+    float old;
+    __atomic_load(address, &old, __ATOMIC_RELAXED);
+    while (old < value && !__atomic_compare_exchange(address, &old, &value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+  }
+
   /// What a member has written before, the others see after.
   SPOROS_FUNCTION void barrier() const {}
 };
