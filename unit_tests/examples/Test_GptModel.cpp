@@ -64,10 +64,10 @@ struct Fixture {
             T(ComputeType<T>(double(parameters(std::size_t(i))) + 0.6 * (random.uniform(std::uint64_t(i)) - 0.5)));
     Kokkos::deep_copy(state.parameters(), parameters);
     auto const rows = std::size_t(sequences * sequence_length);
-    inputs          = tokens_of(random_tokens(rows, int(config.vocabulary), 0));
-    auto wanted     = random_tokens(rows, int(config.vocabulary), 1);
-    wanted[2]       = -1;  // counts nothing
-    targets         = tokens_of(wanted);
+    inputs = tokens_of(random_tokens(rows, int(config.vocabulary), 0));
+    auto wanted = random_tokens(rows, int(config.vocabulary), 1);
+    wanted[2] = -1;  // counts nothing
+    targets = tokens_of(wanted);
   }
 
   double loss() {
@@ -108,8 +108,8 @@ void compare_with_differences(Fixture<double>& fixture, std::int64_t stride, Los
   for (TensorRange const& tensor : fixture.state.layout().tensors()) {
     std::vector<double> exact, numeric;
     for (std::int64_t i = tensor.offset; i < tensor.offset + tensor.size; i += stride) {
-      double const p  = parameters[std::size_t(i)];
-      auto const at   = [&](double shift) { return set(i, p + shift), loss(); };
+      double const p = parameters[std::size_t(i)];
+      auto const at = [&](double shift) { return set(i, p + shift), loss(); };
       double const d1 = at(h) - at(-h), d2 = at(2 * h) - at(-2 * h);
       set(i, p);
       numeric.push_back((8 * d1 - d2) / (12 * h));
@@ -145,7 +145,7 @@ TEST_CASE("Gradients and losses do not depend on how a batch is cut into micro-b
   Kokkos::deep_copy(whole.state.gradients(), 0.0);
   Kokkos::deep_copy(parts.state.gradients(), 0.0);
   double const loss = whole.loss_and_gradients(0.25, place);
-  double sum        = 0;
+  double sum = 0;
   for (auto const [first, count] : {std::pair{0, 1}, std::pair{1, 3}}) {
     auto const range = Kokkos::pair<int, int>(first * 5, (first + count) * 5);
     place.first_sequence = 3 + first;
@@ -176,7 +176,7 @@ TEMPLATE_TEST_CASE("The backward pass reports all gradients from the end to the 
   fixture.loss_and_gradients(1.0, {}, [&](std::int64_t begin, std::int64_t end) {
     REQUIRE(end == next);
     REQUIRE(begin < end);
-    next               = begin;
+    next = begin;
     auto const current = host_values(fixture.state.gradients());
     std::copy(current.begin() + begin, current.begin() + end, at_report.begin() + begin);
   });
@@ -190,7 +190,7 @@ TEMPLATE_TEST_CASE("A pass repeated gives the same bits", "[examples][gpt]", dou
   DropoutPlace const place{.probability = 0.1, .seed = 1, .step = 0, .first_sequence = 0};
   Kokkos::deep_copy(fixture.state.gradients(), Compute(0));
   double const loss = fixture.loss_and_gradients(1.0, place);
-  auto const first  = host_values(fixture.state.gradients());
+  auto const first = host_values(fixture.state.gradients());
   Kokkos::deep_copy(fixture.state.gradients(), Compute(0));
   REQUIRE(fixture.loss_and_gradients(1.0, place) == loss);
   REQUIRE(host_values(fixture.state.gradients()) == first);
@@ -201,7 +201,7 @@ TEST_CASE("The logits of the next token are those of the loss", "[examples][gpt]
   Kokkos::View<double*, Space::memory_space> logits("logits", 13);
   fixture.model.next_token_logits(fixture.inputs, logits);
   std::vector<double> const values = host_values(logits);
-  double total                     = 0;
+  double total = 0;
   for (double const value : values) total += std::exp(value);
   fixture.targets = tokens_of({-1, -1, -1, -1, 6});
   REQUIRE(std::abs(fixture.loss() - (std::log(total) - values[6])) < 1e-12);
@@ -233,7 +233,7 @@ TEST_CASE("Initial weights have GPT-2's distribution, the same for any type", "[
       REQUIRE(deviation == mean);
     } else {
       double const wanted = tensor.name.ends_with("c_proj.weight") ? 0.02 / std::sqrt(6.0) : 0.02;
-      double const error  = wanted / std::sqrt(double(tensor.size));  // one standard error of the mean
+      double const error = wanted / std::sqrt(double(tensor.size));  // one standard error of the mean
       REQUIRE(std::abs(mean) < 4 * error);
       REQUIRE(std::abs(deviation - wanted) < 4 * error / std::sqrt(2.0));
     }
@@ -259,7 +259,8 @@ TEST_CASE("The layout has Hugging Face's names and the number of parameters that
     for (TensorRange const& tensor : gpt_layout(config).tensors()) elements += tensor.size;
     REQUIRE(elements == config.parameters());
   }
-  REQUIRE(gpt_preset("gpt2-124M")->parameters() == 124439808);   // as counted in the published model
+  REQUIRE(gpt_preset("gpt2-124M")->parameters() == 124439808);  // as counted in the published model
   REQUIRE(gpt_preset("gpt2-1.5B")->parameters() == 1557611200);
-  REQUIRE(gpt_layout(*gpt_preset("gpt2-124M")).find("h.11.mlp.c_fc.weight").shape == std::vector<std::int64_t>{768, 3072});
+  REQUIRE(gpt_layout(*gpt_preset("gpt2-124M")).find("h.11.mlp.c_fc.weight").shape ==
+          std::vector<std::int64_t>{768, 3072});
 }

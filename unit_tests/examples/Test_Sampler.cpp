@@ -21,14 +21,15 @@ TEST_CASE("Tokens are drawn with the softmax's probabilities", "[examples][sampl
   SamplingOptions options;
   options.temperature = 1;
   // Most probable first: 1, 3, 2, 0 with the limits 0.4, 0.7, 0.9
-  for (auto const& [uniform, token] : {std::pair{0.001, 1}, std::pair{0.399, 1}, std::pair{0.401, 3},
-                                       std::pair{0.699, 3}, std::pair{0.701, 2}, std::pair{0.901, 0}, std::pair{0.999, 0}})
+  for (auto const& [uniform, token] :
+       {std::pair{0.001, 1}, std::pair{0.399, 1}, std::pair{0.401, 3}, std::pair{0.699, 3}, std::pair{0.701, 2},
+        std::pair{0.901, 0}, std::pair{0.999, 0}})
     REQUIRE(draw_token(logits, options, uniform) == token);
   options.top_k = 2;  // 4/7 and 3/7
   REQUIRE(draw_token(logits, options, 0.571) == 1);
   REQUIRE(draw_token(logits, options, 0.572) == 3);
   REQUIRE(draw_token(logits, options, 0.999) == 3);
-  options.top_k       = 0;
+  options.top_k = 0;
   options.temperature = 0.5;  // squares: 16, 9, 4, 1 of 30
   REQUIRE(draw_token(logits, options, 0.533) == 1);
   REQUIRE(draw_token(logits, options, 0.534) == 3);
@@ -44,17 +45,17 @@ TEST_CASE("A text repeats with its seed, and goes on beyond the context", "[exam
   initialise_gpt(space, config, 1, state);
   GptModel<Space, float> model(space, config, state, 1, 8);
   SamplingOptions options;
-  options.tokens                = 20;
+  options.tokens = 20;
   std::vector<int> const prompt = {5, 6, 7};
-  std::vector<int> const text   = sample_tokens(space, model, prompt, options);
+  std::vector<int> const text = sample_tokens(space, model, prompt, options);
   REQUIRE(text.size() == 20);
   REQUIRE(sample_tokens(space, model, prompt, options) == text);
   options.seed = 2;
   REQUIRE(sample_tokens(space, model, prompt, options) != text);
 
   // With temperature 0 the continuation of a continuation is the continuation, where the model sees the same tokens.
-  options.temperature            = 0;
-  std::vector<int> const greedy  = sample_tokens(space, model, prompt, options);
+  options.temperature = 0;
+  std::vector<int> const greedy = sample_tokens(space, model, prompt, options);
   std::vector<int> longer_prompt = prompt;
   longer_prompt.insert(longer_prompt.end(), greedy.begin(), greedy.begin() + 12);
   options.tokens = 8;

@@ -36,7 +36,8 @@ struct Folder {
 };
 
 json step(std::int64_t number, double loss) {
-  return {{"event", "step"}, {"step", number}, {"loss", loss}, {"tokens", 64}, {"seconds", 0.5}, {"tokens_per_second", 128.0}};
+  return {{"event", "step"}, {"step", number}, {"loss", loss},
+          {"tokens", 64},    {"seconds", 0.5}, {"tokens_per_second", 128.0}};
 }
 
 }  // namespace
@@ -76,18 +77,20 @@ TEST_CASE("A log that cannot be written is named", "[examples][log]") {
   REQUIRE_THROWS_WITH(TrainLog("/nowhere/log.jsonl", 0), ContainsSubstring("/nowhere/log.jsonl"));
 }
 
-TEST_CASE("The report shows curves, figures, samples and settings, and needs nothing from elsewhere", "[examples][report]") {
+TEST_CASE("The report shows curves, figures, samples and settings, and needs nothing from elsewhere",
+          "[examples][report]") {
   std::vector<json> records = {{{"event", "settings"},
                                 {"title", "tiny <model>"},
-                                {"run", {{"ranks", "2"}}},
-                                {"options", {{"--data", "a&b.txt"}}}}};
+                                {"run", json::array({json::array({"ranks", "2"})})},
+                                {"options", json::array({json::array({"--data", "a&b.txt"})})}}};
   for (int s = 1; s <= 2000; ++s) records.push_back(step(s, 2 + 1.0 / s));
   records.push_back({{"event", "evaluation"}, {"step", 1000}, {"validation_loss", 2.25}});
   records.push_back({{"event", "sample"}, {"step", 2000}, {"text", "<b>&\x01 end"}});
   records.push_back({{"event", "final"}, {"step", 2000}, {"validation_loss", 2.125}, {"bigram_loss", 2.5}});
   std::string const html = report_html(records);
-  for (char const* part : {"tiny &lt;model&gt;", "a&amp;b.txt", "&lt;b&gt;&amp; end", "bigram baseline 2.5",
-                           "validation, last 2.125", "Waiting for data", "Stalled by checkpoints", "tokens per second"}) {
+  for (char const* part :
+       {"tiny &lt;model&gt;", "a&amp;b.txt", "&lt;b&gt;&amp; end", "bigram baseline 2.5", "validation, last 2.125",
+        "Waiting for data", "Stalled by checkpoints", "tokens per second"}) {
     INFO(part);
     REQUIRE_THAT(html, ContainsSubstring(part));
   }
@@ -103,7 +106,7 @@ TEST_CASE("The report shows curves, figures, samples and settings, and needs not
 
 TEST_CASE("A report can be made of a log without any step, and of losses that are not finite", "[examples][report]") {
   REQUIRE_THAT(report_html({}), ContainsSubstring("nothing recorded"));
-  json broken    = step(1, 0);
+  json broken = step(1, 0);
   broken["loss"] = nullptr;  // what JSON makes of NaN
   REQUIRE_THAT(report_html({broken, step(2, 1.5)}), ContainsSubstring("training, last 1.5"));
 }

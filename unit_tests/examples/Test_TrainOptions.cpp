@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The Sporos authors
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <unistd.h>
+
 #include <catch2/catch_message.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -7,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 #include "Sporos_Error.hpp"
@@ -33,7 +34,8 @@ std::vector<std::string> with(std::vector<std::string> more) {
 struct File {
   std::string path;
   explicit File(std::string const& content)
-      : path((std::filesystem::temp_directory_path() / ("sporos-options-" + std::to_string(getpid()) + ".toml")).string()) {
+      : path((std::filesystem::temp_directory_path() / ("sporos-options-" + std::to_string(getpid()) + ".toml"))
+                 .string()) {
     std::ofstream(path) << content;
   }
   ~File() { std::filesystem::remove(path); }
@@ -53,7 +55,8 @@ TEST_CASE("A preset gives the sizes, an explicit size overrules it", "[examples]
 }
 
 TEST_CASE("A TOML file sets options and the command line overrules it", "[examples][options]") {
-  File const file("# a run\ndata = \"a b.txt\"\nlearning-rate = 3e-4\nsteps = 77\nprint-bigram-baseline = true\ndropout = 0.25\n");
+  File const file(
+      "# a run\ndata = \"a b.txt\"\nlearning-rate = 3e-4\nsteps = 77\nprint-bigram-baseline = true\ndropout = 0.25\n");
   TrainOptions const options = parse({"--config", file.path, "--steps", "78"});
   REQUIRE(options.data == "a b.txt");
   REQUIRE(options.learning_rate == 3e-4);
@@ -78,9 +81,10 @@ TEST_CASE("What is wrong in a TOML file is named with file and line", "[examples
 }
 
 TEST_CASE("What is wrong on the command line is named", "[examples][options]") {
-  auto const refuses = [](std::vector<std::string> const& arguments, auto const&... parts) {
+  auto const refuses = [](std::vector<std::string> const& arguments, std::string const& what,
+                          std::string const& more = "") {
     REQUIRE_THROWS_AS(parse(arguments), Sporos::InputError);
-    (REQUIRE_THROWS_WITH(parse(arguments), ContainsSubstring(parts)), ...);
+    REQUIRE_THROWS_WITH(parse(arguments), ContainsSubstring(what) && ContainsSubstring(more));
   };
   refuses({}, "--data");
   refuses(with({"--lerning-rate", "1"}), "--lerning-rate");

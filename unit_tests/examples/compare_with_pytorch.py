@@ -9,9 +9,13 @@ import subprocess
 import sys
 import tempfile
 
-import torch
-import torch.nn.functional as F
-from safetensors.torch import load_file
+try:
+    import torch
+    import torch.nn.functional as F
+    from safetensors.torch import load_file
+except ImportError as error:
+    print(f"skipped: {error} (Debian: python3-torch, python3-safetensors)")
+    sys.exit(77)
 
 HEADS = 4
 

@@ -94,7 +94,7 @@ struct Axis {
   Axis(double from, double to, int ticks) {
     if (!(to > from)) {
       double const room = from == 0 ? 1 : 0.1 * std::abs(from);
-      from -= room;
+      if (from != 0) from -= room;
       to += room;
     }
     double const rough = (to - from) / ticks, decade = std::pow(10, std::floor(std::log10(rough)));
@@ -196,8 +196,16 @@ double total(Records const& records, std::string const& key) {
 
 std::string facts(Records const& records) {
   std::ostringstream html;
-  auto const fact = [&](std::string const& name, std::optional<double> value, std::string const& unit = "") {
-    if (value) html << "<div><b>" << number(*value) << unit << "</b><span>" << name << "</span></div>\n";
+  auto const box = [&](std::string const& name, std::string const& value) {
+    html << "<div><b>" << value << "</b><span>" << name << "</span></div>\n";
+  };
+  auto const fact = [&](std::string const& name, std::optional<double> value) {
+    if (value) box(name, number(*value));
+  };
+  auto const percent = [](double share) {
+    char text[16];
+    std::snprintf(text, sizeof text, "%.2f %%", 100 * share);
+    return std::string(text);
   };
   html << "<section class=\"facts\">\n";
   auto const steps = points_of(records, "step", "loss");
@@ -210,8 +218,8 @@ std::string facts(Records const& records) {
   if (seconds > 0) {
     fact("seconds of training", seconds);
     fact("tokens/s, mean", tokens / seconds);
-    fact("of the time waiting for data", 100 * total(records, "data_wait_seconds") / seconds, " %");
-    fact("of the time stalled by checkpoints", 100 * total(records, "checkpoint_stall_seconds") / seconds, " %");
+    box("of the time waiting for data", percent(total(records, "data_wait_seconds") / seconds));
+    box("of the time stalled by checkpoints", percent(total(records, "checkpoint_stall_seconds") / seconds));
   }
   html << "</section>\n";
   return html.str();

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "Sporos_TrainLog.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,6 +19,17 @@ namespace {
 std::string line_of(nlohmann::json const& record) {
   // A byte-level model writes what it likes; replaced are bytes that are no UTF-8.
   return record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+/// Whether a person watches. A launcher gives its ranks a pseudo-terminal of its own, wherever its own output goes: then its
+/// output decides, which is that of the parent process.
+bool is_watched() {
+  if (!isatty(STDOUT_FILENO)) return false;
+  int const parent = open(Impl::concatenate("/proc/", getppid(), "/fd/1").c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK);
+  if (parent < 0) return true;
+  bool const is_terminal = isatty(parent);
+  close(parent);
+  return is_terminal;
 }
 
 std::string duration(double seconds) {
@@ -65,7 +77,7 @@ void TrainLog::write(nlohmann::json const& record) {
 }
 
 Progress::Progress(std::int64_t first_step, std::int64_t steps)
-    : m_first_step(first_step), m_steps(steps), m_terminal(isatty(STDOUT_FILENO)), m_start(Clock::now()), m_last() {}
+    : m_first_step(first_step), m_steps(steps), m_terminal(is_watched()), m_start(Clock::now()), m_last() {}
 
 void Progress::step(std::int64_t steps_done, double loss, double tokens_per_second) {
   Clock::time_point const now = Clock::now();

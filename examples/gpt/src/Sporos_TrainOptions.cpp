@@ -224,7 +224,7 @@ void check(TrainOptions const& o) {
 std::optional<TrainOptions> parse_train_options(std::vector<std::string> const& arguments, std::string& output) {
   TrainOptions options;
   CLI::App app("Trains a GPT-2 on every back end of Kokkos, on as many MPI ranks as the launcher starts.", "train_gpt");
-  app.option_defaults()->always_capture_default();
+  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_version_flag("--version", std::string("train_gpt of Sporos ") + SPOROS_VERSION_STRING);
   for_each_option(options, [&](char const* name, auto& value, char const* description) {
     if constexpr (std::is_same_v<std::decay_t<decltype(value)>, bool>)

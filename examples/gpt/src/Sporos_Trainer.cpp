@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "Sporos_AdamW.hpp"
@@ -129,7 +130,7 @@ class Trainer {
   GradientReducer<ExecutionSpace, Compute> m_reducer;
   Workspace<ExecutionSpace> m_workspace;
   Kokkos::View<double*, MemorySpace> m_losses;  // of the micro-batches of a step; the last element is the squared norm
-  typename Kokkos::View<double*, MemorySpace>::host_mirror_type m_losses_host;
+  decltype(Kokkos::create_mirror_view(std::declval<Kokkos::View<double*, MemorySpace>>())) m_losses_host;
   std::int64_t m_first_step = 0;
   std::int64_t m_saved_step = -1;
 
@@ -255,6 +256,7 @@ void Trainer<T>::announce() {
       {"execution space",
        std::string(ExecutionSpace::name()) + ", concurrency " + std::to_string(m_space.concurrency())},
       {"parameters", std::to_string(m_options.gpt.parameters())},
+      {"work per token", fixed(m_options.gpt.flops_per_token(m_options.sequence_length) / 1e6, 1) + " MFLOP"},
       {"training data", m_data.train.description() + ", " + std::to_string(m_data.train_samples) + " sequences"},
       {"validation data", std::to_string(m_data.validation_samples) + " sequences"},
       {"first step", std::to_string(m_first_step)}};
@@ -264,9 +266,9 @@ void Trainer<T>::announce() {
   std::cout << std::flush;
   record({{"event", "settings"},
           {"step", m_first_step},
-          {"title",
-           Impl::concatenate(m_options.model, ", ", m_options.gpt.parameters(), " parameters, ", m_options.precision,
-                             ", ", m_communicator.size(), " ranks, ", ExecutionSpace::name())},
+          {"title", Impl::concatenate(m_options.model, ", ", m_options.gpt.parameters(), " parameters, ",
+                                      m_options.precision, ", ", m_communicator.size(),
+                                      m_communicator.size() == 1 ? " rank, " : " ranks, ", ExecutionSpace::name())},
           {"run", run},
           {"options", options}});
 }
