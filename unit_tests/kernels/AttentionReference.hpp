@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <numbers>
 #include <random>
 #include <string>
 #include <type_traits>
@@ -158,6 +159,9 @@ class AttentionProblem {
 template <class Real>
 struct AttentionResult {
   std::vector<Real> o, lse, dq, dk, dv;
+  // The largest sum of absolute values behind a gradient, each times the condition of its probability, exp(score): rounding
+  // errors are relative to this where summands cancel
+  double dq_summands = 0, dk_summands = 0, dv_summands = 0;
 };
 
 /// One query after another, all keys at once. Where Real is the kernels' own precision, P, dS and the results are rounded to
@@ -175,6 +179,7 @@ AttentionResult<Real> plain_attention(AttentionProblem<T>& problem) {
   r.dk.resize(problem.k.size());
   r.dv.resize(problem.k.size());
   r.lse.resize(problem.lse.size());
+  std::vector<double> dq_summands(r.dq.size()), dk_summands(r.dk.size()), dv_summands(r.dv.size());
   Real const scale = Real(a.scale);
 
   for (int batch = 0; batch < a.batch; ++batch)
@@ -191,16 +196,16 @@ AttentionResult<Real> plain_attention(AttentionProblem<T>& problem) {
                                                                                                 : Real(0);
         };
 
-        std::vector<Real> p(visible), z(visible);
+        std::vector<Real> score(visible), p(visible), z(visible);
         Real highest = -std::numeric_limits<Real>::infinity(), sum = 0;
         for (int j = 0; j < visible; ++j) {
           z[j] = kept(j);
-          for (std::size_t d = 0; d < width; ++d) p[j] += real(problem.q[row + d]) * real(problem.k[key_row(j) + d]);
-          p[j] *= scale;
-          highest = std::max(highest, p[j]);
+          for (std::size_t d = 0; d < width; ++d) score[j] += real(problem.q[row + d]) * real(problem.k[key_row(j) + d]);
+          score[j] *= scale * std::numbers::log2e_v<Real>;  // powers of 2, as in the kernels
+          highest = std::max(highest, score[j]);
         }
-        for (Real& x : p) sum += x = std::exp(x - highest);
-        r.lse[lse] = visible == 0 ? highest : highest + std::log(sum);
+        for (int j = 0; j < visible; ++j) sum += p[j] = std::exp2(score[j] - highest);
+        r.lse[lse] = visible == 0 ? highest : (highest + std::log2(sum)) * std::numbers::ln2_v<Real>;
 
         Real delta = 0;
         for (std::size_t d = 0; d < width; ++d) {
@@ -210,18 +215,32 @@ AttentionResult<Real> plain_attention(AttentionProblem<T>& problem) {
           delta += r.o[row + d] * real(problem.d_o[row + d]);
         }
         for (int j = 0; j < visible; ++j) {
-          Real const probability = p[j] / sum;
+          Real const probability = std::exp2(score[j] - r.lse[lse] * std::numbers::log2e_v<Real>);
           Real dp                = 0;
           for (std::size_t d = 0; d < width; ++d)
             dp += real(problem.d_o[row + d]) * real(problem.v[key_row(j) + d]);
-          Real const ds = stored(probability * (z[j] * dp - delta));
+          Real const ds         = stored(probability * (z[j] * dp - delta));
+          double condition      = 1;
+          for (std::size_t d = 0; d < width; ++d)
+            condition += std::abs(double(scale * real(problem.q[row + d]) * real(problem.k[key_row(j) + d])));
+          double const summands =
+              condition * double(scale * probability * (std::abs(z[j] * dp) + std::abs(delta)));
           for (std::size_t d = 0; d < width; ++d) {
-            r.dv[key_row(j) + d] += z[j] * stored(probability) * real(problem.d_o[row + d]);
-            r.dk[key_row(j) + d] += scale * ds * real(problem.q[row + d]);
-            r.dq[row + d] += scale * ds * real(problem.k[key_row(j) + d]);
+            Real const dv = z[j] * stored(probability) * real(problem.d_o[row + d]);
+            Real const dk = scale * ds * real(problem.q[row + d]);
+            Real const dq = scale * ds * real(problem.k[key_row(j) + d]);
+            r.dv[key_row(j) + d] += dv;
+            r.dk[key_row(j) + d] += dk;
+            r.dq[row + d] += dq;
+            dv_summands[key_row(j) + d] += condition * std::abs(double(dv));
+            dk_summands[key_row(j) + d] += summands * std::abs(double(real(problem.q[row + d])));
+            dq_summands[row + d] += summands * std::abs(double(real(problem.k[key_row(j) + d])));
           }
         }
       }
+  for (double const x : dq_summands) r.dq_summands = std::max(r.dq_summands, x);
+  for (double const x : dk_summands) r.dk_summands = std::max(r.dk_summands, x);
+  for (double const x : dv_summands) r.dv_summands = std::max(r.dv_summands, x);
   for (auto* gradient : {&r.dq, &r.dk, &r.dv})
     for (Real& x : *gradient) x = stored(x);
   return r;
@@ -250,7 +269,8 @@ double largest_difference(std::vector<U> const& x, std::vector<Real> const& y) {
 }
 
 /// How far results are from the exact ones, in units of what a plain implementation is off in the same precision. The unit
-/// is at least one in the last place of the largest result: rounding can do that where plain happens to be lucky.
+/// is at least one in the last place of the largest result, and of the sums of absolute values in the precision of the
+/// accumulators: rounding can do that where plain happens to be lucky.
 struct AttentionErrors {
   double o, lse, dq, dk, dv;
 };
@@ -264,22 +284,24 @@ class AttentionReference {
       : m_exact(plain_attention<Exact<T>>(problem)), m_plain(plain_attention<C>(problem)) {}
 
   AttentionErrors errors(AttentionProblem<T> const& problem) const {
-    double const last_place     = std::is_same_v<T, bfloat16> ? 0x1p-8 : double(std::numeric_limits<C>::epsilon());
-    double const lse_last_place = double(std::numeric_limits<C>::epsilon());
-    return {error(problem.o, m_exact.o, m_plain.o, last_place),
-            error(problem.lse, m_exact.lse, m_plain.lse, lse_last_place),
-            error(problem.dq, m_exact.dq, m_plain.dq, last_place), error(problem.dk, m_exact.dk, m_plain.dk, last_place),
-            error(problem.dv, m_exact.dv, m_plain.dv, last_place)};
+    double const last_place = std::is_same_v<T, bfloat16> ? 0x1p-8 : epsilon;
+    return {error(problem.o, m_exact.o, m_plain.o, last_place, 0),
+            error(problem.lse, m_exact.lse, m_plain.lse, epsilon, 0),
+            error(problem.dq, m_exact.dq, m_plain.dq, last_place, m_exact.dq_summands),
+            error(problem.dk, m_exact.dk, m_plain.dk, last_place, m_exact.dk_summands),
+            error(problem.dv, m_exact.dv, m_plain.dv, last_place, m_exact.dv_summands)};
   }
 
  private:
+  static constexpr double epsilon = double(std::numeric_limits<C>::epsilon());
+
   template <class U>
   static double error(std::vector<U> const& x, std::vector<Exact<T>> const& exact, std::vector<C> const& plain,
-                      double last_place) {
+                      double last_place, double summands) {
     double largest = 0;
     for (Exact<T> const value : exact)
       if (std::isfinite(value)) largest = std::max(largest, std::abs(double(value)));
-    double const unit       = std::max(largest_difference(plain, exact), last_place * largest);
+    double const unit       = std::max({largest_difference(plain, exact), last_place * largest, epsilon * summands});
     double const difference = largest_difference(x, exact);
     return difference == 0 ? 0 : difference / unit;
   }

@@ -103,7 +103,7 @@ std::vector<U> to_host(Tensor<U> const& view) {
 
 /// Forward and backward through the public functions, with strided Views
 template <class T>
-void run_public(AttentionProblem<T>& p) {
+void run_public(AttentionProblem<T>& p, FlashAttentionOptions const& options) {
   using C              = ComputeType<T>;
   AttentionCase const& c = p.shape();
   std::size_t const batch = c.batch, queries = c.queries, keys = c.keys, heads = c.heads, kv_heads = c.kv_heads;
@@ -117,8 +117,8 @@ void run_public(AttentionProblem<T>& p) {
 
   Space const space;
   Workspace<Space> workspace(space);
-  flash_attention_forward(space, q, Tensor<T const>(k), v, p.options(), o, lse);
-  flash_attention_backward(space, q, k, v, o, lse, d_o, p.options(), dq, dk, dv, workspace);
+  flash_attention_forward(space, q, Tensor<T const>(k), v, options, o, lse);
+  flash_attention_backward(space, q, k, v, o, lse, d_o, options, dq, dk, dv, workspace);
   space.fence();
   CHECK(workspace.bytes() == flash_attention_backward_workspace_bytes(space, q, k));
 
@@ -128,6 +128,11 @@ void run_public(AttentionProblem<T>& p) {
   p.dv = to_host(dv);
   auto const host_lse = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), lse);
   p.lse.assign(host_lse.data(), host_lse.data() + host_lse.size());
+}
+
+template <class T>
+void run_public(AttentionProblem<T>& problem) {
+  run_public(problem, problem.options());
 }
 
 // -------------------------------------------------------------------------------- tests
@@ -169,8 +174,6 @@ std::vector<AttentionCase> const cases = {
     {64, 70, 130, CausalMask::top_left, 0, 2, 4, 1},
     {.head_dim = 64, .queries = 130, .keys = 130, .causal = CausalMask::bottom_right, .heads = 2, .kv_heads = 2, .dropout = 0.2},
     {.head_dim = 64, .queries = 70, .keys = 150, .batch = 2, .heads = 4, .kv_heads = 2, .dropout = 0.5},
-    // A NaN reaches exactly the queries that see it
-    {.head_dim = 64, .queries = 150, .keys = 150, .causal = CausalMask::bottom_right, .nan_key = 140},
 };
 
 TEMPLATE_TEST_CASE("flash attention equals the exact result, at every host level", "[attention]", double, float,
@@ -198,6 +201,149 @@ TEMPLATE_TEST_CASE("flash attention equals the exact result in the default execu
     run_public(problem);
     require_as_good_as_plain(reference.errors(problem));
   }
+}
+
+TEST_CASE("a NaN in a key reaches exactly the queries that see it", "[attention]") {
+  AttentionCase const shape{.head_dim = 64, .queries = 150, .keys = 150, .causal = CausalMask::bottom_right, .nan_key = 140};
+  AttentionProblem<float> problem(shape);
+  AttentionReference<float> const reference(problem);
+  run_public(problem);
+  CHECK(reference.errors(problem).o <= 2);
+  CHECK(reference.errors(problem).lse <= 2);
+  CHECK(std::isnan(problem.lse[140]));
+}
+
+/// Σ d_o ∘ O, whose gradients the backward pass computes
+double inner_product(AttentionProblem<double> problem) {
+  run_level(problem, Impl::best_host_level(), 1);
+  double sum = 0;
+  for (std::size_t i = 0; i < problem.o.size(); ++i) sum += problem.o[i] * problem.d_o[i];
+  return sum;
+}
+
+TEST_CASE("the gradients of flash attention are those of central differences", "[attention]") {
+  AttentionCase const shape = GENERATE(
+      AttentionCase{8, 9, 12, CausalMask::bottom_right, 0, 1, 4, 2}, AttentionCase{16, 11, 7, CausalMask::bottom_right},
+      AttentionCase{.head_dim = 8, .queries = 70, .keys = 66, .causal = CausalMask::top_left},
+      AttentionCase{.head_dim = 8, .queries = 10, .keys = 9, .heads = 2, .kv_heads = 1, .dropout = 0.3});
+  INFO(text_of(shape));
+  AttentionProblem<double> problem(shape);
+  run_public(problem);
+  struct Input {
+    std::vector<double> AttentionProblem<double>::* values;
+    std::vector<double> AttentionProblem<double>::* gradient;
+    char const* name;
+  };
+  using Problem = AttentionProblem<double>;
+  for (Input const& input : {Input{&Problem::q, &Problem::dq, "q"}, Input{&Problem::k, &Problem::dk, "k"},
+                             Input{&Problem::v, &Problem::dv, "v"}}) {
+    std::vector<double> const& gradient = problem.*input.gradient;
+    double largest                      = 0;
+    for (double const g : gradient) largest = std::max(largest, std::abs(g));
+    REQUIRE(largest > 0);
+    std::size_t const stride = std::max<std::size_t>(1, gradient.size() / 97);  // no multiple of anything in the shapes
+    for (std::size_t i = 0; i < gradient.size(); i += stride) {
+      INFO("d" << input.name << "[" << i << "]");
+      double const h                          = 0x1p-13;
+      Problem above = problem, below = problem;
+      (above.*input.values)[i] += h;
+      (below.*input.values)[i] -= h;
+      double const difference = (inner_product(above) - inner_product(below)) / (2 * h);
+      CHECK(std::abs(difference - gradient[i]) <= 1e-6 * largest);
+    }
+  }
+}
+
+TEST_CASE("dropout keeps what the logical index says, whichever part of the whole a call computes", "[attention]") {
+  AttentionCase const shape{.head_dim = 64, .queries = 70, .keys = 80, .batch = 2, .dropout = 0.4};
+  AttentionProblem<float> whole(shape);
+  run_public(whole);
+
+  // The second batch alone, as another rank would have it
+  AttentionProblem<float> part({.head_dim = 64, .queries = 70, .keys = 80, .dropout = 0.4});
+  std::size_t const rows = 70 * 64, columns = 80 * 64;
+  part.q.assign(whole.q.begin() + rows, whole.q.end());
+  part.k.assign(whole.k.begin() + columns, whole.k.end());
+  part.v.assign(whole.v.begin() + columns, whole.v.end());
+  part.d_o.assign(whole.d_o.begin() + rows, whole.d_o.end());
+  auto const options_of_part = [&] {
+    auto options = part.options();
+    options.dropout.first_element += 70 * 80;
+    return options;
+  };
+  run_public(part, options_of_part());
+  CHECK(part.o == std::vector<float>(whole.o.begin() + rows, whole.o.end()));
+  CHECK(part.dk == std::vector<float>(whole.dk.begin() + columns, whole.dk.end()));
+
+  // Without dropout the result is another
+  run_public(part, FlashAttentionOptions());
+  CHECK(part.o != std::vector<float>(whole.o.begin() + rows, whole.o.end()));
+}
+
+TEST_CASE("the gradients are bitwise repeatable", "[attention]") {
+  AttentionProblem<float> first({64, 200, 300, CausalMask::bottom_right, 0, 1, 3, 1});
+  AttentionProblem<float> second = first;
+  run_public(first);
+  run_public(second);
+  CHECK(first.dq == second.dq);
+  CHECK(first.dk == second.dk);
+  CHECK(first.dv == second.dv);
+}
+
+TEST_CASE("forward and backward over 32768 keys take less than 64 MB beyond their tensors", "[attention]") {
+  Space const space;
+  Kokkos::View<float****, Kokkos::LayoutRight, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const q(nullptr, 1, 32768, 1, 64);
+  std::size_t const workspace = flash_attention_backward_workspace_bytes(space, q, q);
+  CHECK(workspace >= 32768 * 64 * sizeof(float));
+  std::size_t scratch = 0;
+  if constexpr (std::is_same_v<Space::memory_space, Kokkos::HostSpace>) {
+    Impl::FlashAttentionArguments<float> a{};
+    a.head_dim = 64;
+    Impl::FlashAttentionForwardHostKernel<float> const forward =
+        Impl::flash_attention_forward_kernels(Impl::best_host_level());
+    Impl::FlashAttentionBackwardHostKernel<float> const backward =
+        Impl::flash_attention_backward_kernels(Impl::best_host_level());
+    scratch = std::max(forward.scratch_bytes(a), backward.scratch_bytes(a)) * std::size_t(std::min(space.concurrency(), 16));
+  }
+  CHECK(workspace + scratch < 64'000'000);
+}
+
+TEST_CASE("arguments of flash attention that do not fit are refused by name", "[attention]") {
+  using View4 = Kokkos::View<float****, Kokkos::LayoutRight, Space::memory_space>;
+  using View3 = Kokkos::View<float***, Kokkos::LayoutRight, Space::memory_space>;
+  Space const space;
+  Workspace<Space> workspace(space);
+  View4 const q("q", 2, 5, 4, 16), k("k", 2, 7, 2, 16), o("o", 2, 5, 4, 16);
+  View3 const lse("lse", 2, 4, 5);
+  FlashAttentionOptions const options;
+  auto const forward = [&](auto const& q, auto const& k, auto const& v, FlashAttentionOptions const& options,
+                           auto const& o, auto const& lse) { flash_attention_forward(space, q, k, v, options, o, lse); };
+  CHECK_NOTHROW(forward(q, k, k, options, o, lse));
+  CHECK_THROWS_AS(forward(q, View4("k", 1, 7, 2, 16), View4("v", 1, 7, 2, 16), options, o, lse), InvalidArgument);
+  CHECK_THROWS_AS(forward(q, View4("k", 2, 7, 2, 8), View4("v", 2, 7, 2, 8), options, o, lse), InvalidArgument);
+  CHECK_THROWS_AS(forward(q, View4("k", 2, 7, 3, 16), View4("v", 2, 7, 3, 16), options, o, lse), InvalidArgument);
+  CHECK_THROWS_AS(forward(q, k, View4("v", 2, 6, 2, 16), options, o, lse), InvalidArgument);
+  CHECK_THROWS_AS(forward(q, k, k, options, View4("o", 2, 6, 4, 16), lse), InvalidArgument);
+  CHECK_THROWS_AS(forward(q, k, k, options, o, View3("lse", 2, 5, 4)), InvalidArgument);
+  for (int const d : {0, 12, 264}) {
+    View4 const q("q", 2, 5, 4, d), k("k", 2, 7, 2, d), o("o", 2, 5, 4, d);
+    CHECK_THROWS_AS(forward(q, k, k, options, o, lse), InvalidArgument);
+  }
+  for (double const scale : {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    FlashAttentionOptions wrong;
+    wrong.scale = scale;
+    CHECK_THROWS_AS(forward(q, k, k, wrong, o, lse), InvalidArgument);
+  }
+  for (double const probability : {-0.1, 1.0}) {
+    FlashAttentionOptions wrong;
+    wrong.dropout.probability = probability;
+    CHECK_THROWS_AS(forward(q, k, k, wrong, o, lse), InvalidArgument);
+  }
+  Kokkos::View<float****, Kokkos::LayoutLeft, Space::memory_space> const left("left", 2, 7, 2, 16);
+  CHECK_THROWS_AS(forward(q, left, k, options, o, lse), InvalidArgument);
+  View4 const short_dk("dk", 2, 6, 2, 16);
+  CHECK_THROWS_AS(flash_attention_backward(space, q, k, k, o, lse, o, options, q, short_dk, k, workspace), InvalidArgument);
+  CHECK_THROWS_AS(flash_attention_backward(space, q, k, k, o, lse, k, options, q, k, k, workspace), InvalidArgument);
 }
 
 }  // namespace
