@@ -60,7 +60,7 @@ TEST_CASE("A TOML file sets options and the command line overrules it", "[exampl
   TrainOptions const options = parse({"--config", file.path, "--steps", "78"});
   REQUIRE(options.data == "a b.txt");
   REQUIRE(options.learning_rate == 3e-4);
-  REQUIRE(options.minimum_learning_rate == 3e-5);
+  REQUIRE(options.minimum_learning_rate == options.learning_rate / 10);
   REQUIRE(options.steps == 78);
   REQUIRE(options.dropout == 0.25);
   REQUIRE(options.print_bigram_baseline);

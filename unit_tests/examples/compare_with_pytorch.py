@@ -47,7 +47,7 @@ def gpt2(weights, inputs):
 
 
 def loss_and_gradients(tensors, dtype):
-    weights = {name: value.to(dtype).requires_grad_() for name, value in tensors.items()}
+    weights = {name: value.detach().to(dtype, copy=True).requires_grad_() for name, value in tensors.items()}
     logits = gpt2(weights, INPUTS)
     logits = logits.float() if dtype == torch.bfloat16 else logits
     loss = F.cross_entropy(logits.flatten(0, 1), TARGETS.flatten())

@@ -6,15 +6,14 @@
 
 #include <Kokkos_Core.hpp>
 #include <cstdint>
-#include <fstream>
+#include <exception>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "Sporos_GptModel.hpp"
 #include "Sporos_Random.hpp"
+#include "Sporos_Safetensors.hpp"
 
 namespace {
 
@@ -22,38 +21,8 @@ using namespace Sporos;
 using namespace Sporos::Gpt;
 using Space = Kokkos::DefaultExecutionSpace;
 
-/// The file format is a length, a JSON header and the data one after another, so this is all it takes to write one.
-class Writer {
- public:
-  template <class View>
-  void add(std::string const& name, std::vector<std::int64_t> const& shape, View const& view) {
-    using Element = typename View::non_const_value_type;
-    auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), view);
-    std::size_t const b = m_data.size();
-    m_data.append(reinterpret_cast<char const*>(host.data()), host.size() * sizeof(Element));
-    char const* const type = std::is_same_v<Element, double>  ? "F64"
-                             : std::is_same_v<Element, float> ? "F32"
-                             : std::is_same_v<Element, int>   ? "I32"
-                                                              : "BF16";
-    m_header[name] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {b, m_data.size()}}};
-  }
-  bool write(std::string const& path) const {
-    std::string text = m_header.dump();
-    text.append(7 - (text.size() + 7) % 8, ' ');
-    std::uint64_t const size = text.size();
-    std::ofstream file(path, std::ios::binary);
-    file.write(reinterpret_cast<char const*>(&size), sizeof size) << text << m_data;
-    file.close();
-    return bool(file);
-  }
-
- private:
-  nlohmann::json m_header;
-  std::string m_data;
-};
-
 template <class T>
-bool export_pass(std::string const& path) {
+void export_pass(std::string const& path) {
   using Tokens = Kokkos::View<int*, Space::memory_space>;
   GptConfig const config{97, 24, 2, 4, 64};
   std::int64_t const sequences = 3, length = 20;
@@ -84,20 +53,20 @@ bool export_pass(std::string const& path) {
   double const scale = 1 / double(sequences * length);
   model.loss_and_gradients(inputs, targets, length, scale, {}, sum);
   space.fence();
-  Kokkos::View<double*, Kokkos::HostSpace> const loss("loss", 1);
-  Kokkos::deep_copy(loss, Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), sum)());
-  loss(0) *= scale;
+  double loss;
+  Kokkos::deep_copy(loss, sum);
+  loss *= scale;
 
-  Writer writer;
+  auto const parameters = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), state.parameters());
+  auto const gradients = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), state.gradients());
+  std::vector<SafetensorsTensor> tensors = {{"inputs", {sequences, length}, inputs_host.data()},
+                                            {"targets", {sequences, length}, targets_host.data()},
+                                            {"loss", {1}, &loss}};
   for (TensorRange const& tensor : state.layout().tensors()) {
-    auto const range = Kokkos::pair<std::int64_t, std::int64_t>(tensor.offset, tensor.offset + tensor.size);
-    writer.add(tensor.name, tensor.shape, Kokkos::subview(state.parameters(), range));
-    writer.add("grad." + tensor.name, tensor.shape, Kokkos::subview(state.gradients(), range));
+    tensors.emplace_back(tensor.name, tensor.shape, parameters.data() + tensor.offset);
+    tensors.emplace_back("grad." + tensor.name, tensor.shape, gradients.data() + tensor.offset);
   }
-  writer.add("inputs", {sequences, length}, inputs);
-  writer.add("targets", {sequences, length}, targets);
-  writer.add("loss", {1}, loss);
-  return writer.write(path);
+  write_safetensors(path, tensors);
 }
 
 }  // namespace
@@ -109,7 +78,11 @@ int main(int argc, char** argv) {
     std::cerr << "usage: export_pass fp32|bf16 FILE\n";
     return 2;
   }
-  bool const written = precision == "fp32" ? export_pass<float>(argv[2]) : export_pass<bfloat16>(argv[2]);
-  if (!written) std::cerr << "export_pass: cannot write " << argv[2] << "\n";
-  return written ? 0 : 1;
+  try {
+    precision == "fp32" ? export_pass<float>(argv[2]) : export_pass<bfloat16>(argv[2]);
+  } catch (std::exception const& error) {
+    std::cerr << "export_pass: " << error.what() << "\n";
+    return 1;
+  }
+  return 0;
 }

@@ -73,6 +73,12 @@ def final_loss(records):
     return record["validation_loss"]
 
 
+def checkpoints(folder):
+    """The names of the finished ones"""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return sorted(name for name in names if name.startswith("step-") and "unfinished" not in name)
+
+
 def learns(runs):
     """Training and validation loss fall, and all that was asked for is in log, report and checkpoint directory."""
     records = runs.train("learns", 2, "--steps 60 --evaluate-every 20 --sample-every 60 --sample-tokens 40 --checkpoint-every 20 "
@@ -86,8 +92,7 @@ def learns(runs):
     (final,) = [r for r in records if r["event"] == "final"]
     assert 2 < final["bigram_loss"] < 4
     assert [r["step"] for r in records if r["event"] == "checkpoint"] == [20, 40, 60]
-    kept = [name for name in os.listdir(runs.path("learns")) if name.startswith("step-")]
-    assert sorted(kept) == ["step-000000000040", "step-000000000060"], kept
+    assert checkpoints(runs.path("learns")) == ["step-000000000040", "step-000000000060"]
     with open(runs.path("learns.html")) as file:
         page = file.read()
     assert page.count("<svg") == 6 and "http" not in page
@@ -121,7 +126,7 @@ def killed_and_resumed(runs):
         process = runs.start(2, ["--data", "text.txt", "--log", "broken.jsonl", "--report", ""] + SMALL + own)
         folder = runs.path(f"broken-{precision}")
         deadline = time.monotonic() + TIME_LIMIT
-        while not (os.path.isdir(folder) and any(name.startswith("step-") for name in os.listdir(folder))):
+        while not checkpoints(folder):
             assert process.poll() is None, process.stdout.read()
             assert time.monotonic() < deadline, "no checkpoint"
             time.sleep(0.01)
@@ -192,7 +197,7 @@ def bad_input(runs):
     refuses([], "short.txt", data=write("short.txt", b"too short"))
     refuses([], "empty.txt", data=write("empty.txt", b""))
     refuses([], "odd.bin", small=plain, data=write("odd.bin", bytes(1001)))
-    refuses([], "magic.bin", small=plain, data="llmc:" + write("magic.bin", header(1, 1, 500) + tokens(*range(250)) * 2))
+    refuses([], "magic number 1", "magic.bin", small=plain, data="llmc:" + write("magic.bin", header(1, 1, 500) + tokens(*range(250)) * 2))
     refuses([], "length.bin", small=plain, data=write("length.bin", header(20240520, 1, 501) + tokens(*range(250)) * 2))
     write("large.bin", tokens(*(list(range(250)) * 8), 300))
     refuses(["--validation-fraction", "0"], "300", "large.bin", small=plain, data="nanogpt:" + write("large.bin", tokens(*([7] * 400 + [300] + [7] * 400))))
@@ -220,10 +225,9 @@ def bad_input(runs):
         file.write(bytes([byte[0] ^ 4]))
     code, output = runs.run(2, ["--data", "text.txt", "--steps", "4", "--log", "saved.jsonl", "--report", ""] + SMALL + saved + ["must"])
     assert code == 0 and output.count("checkpoint skipped") == 1 and "step-000000000002" in output, output
-    for name in os.listdir(runs.path("saved")):
-        if name.startswith("step-"):
-            with open(runs.path(f"saved/{name}/data.h5"), "r+b") as file:
-                file.truncate(5000)
+    for name in checkpoints(runs.path("saved")):
+        with open(runs.path(f"saved/{name}/data.h5"), "r+b") as file:
+            file.truncate(5000)
     refuses(saved + ["must"], "--resume is must", "checkpoint skipped")
 
 

@@ -207,10 +207,12 @@ void Trainer<T>::require_same_run(CheckpointReader const& reader) const {
 template <class T>
 void Trainer<T>::require_no_checkpoints() const {
   std::error_code missing;
-  for (auto const& entry : std::filesystem::directory_iterator(m_options.checkpoint_directory, missing))
-    SPOROS_THROW_INPUT_ERROR_IF(entry.path().filename().string().starts_with("step-"), "--resume is never, but ",
-                                m_options.checkpoint_directory, " holds ", entry.path().filename().string(),
+  for (auto const& entry : std::filesystem::directory_iterator(m_options.checkpoint_directory, missing)) {
+    std::string const name = entry.path().filename().string();
+    SPOROS_THROW_INPUT_ERROR_IF(name.starts_with("step-") && name.find(".unfinished-") == std::string::npos,
+                                "--resume is never, but ", m_options.checkpoint_directory, " holds ", name,
                                 "; give another --checkpoint-directory or remove it");
+  }
 }
 
 template <class T>
