@@ -15,7 +15,7 @@ option(SPOROS_ENABLE_HIPBLASLT "bf16 and FP8 GEMM through hipBLASLt" OFF)
 option(SPOROS_ENABLE_NCCL "Collectives through NCCL" OFF)
 option(SPOROS_ENABLE_RCCL "Collectives through RCCL" OFF)
 option(SPOROS_ENABLE_TESTS "Build the tests (needs Catch2 3)" ${PROJECT_IS_TOP_LEVEL})
-option(SPOROS_ENABLE_BENCHMARKS "Build the benchmarks (needs Google Benchmark)" OFF)
+option(SPOROS_ENABLE_BENCHMARKS "Build the benchmark programs" OFF)
 option(SPOROS_ENABLE_EXAMPLES "Build train_gpt and generate (needs Sporos::io, CLI11 and toml++)"
        ${PROJECT_IS_TOP_LEVEL})
 option(SPOROS_ENABLE_WARNINGS_AS_ERRORS "Stop at a compiler warning" OFF)

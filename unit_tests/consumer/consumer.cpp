@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Sporos authors
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <Sporos_Gelu.hpp>
-
 #include <Kokkos_Core.hpp>
+#include <Sporos_Gelu.hpp>
 #include <cmath>
 #include <cstdio>
 
