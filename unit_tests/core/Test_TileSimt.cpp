@@ -212,7 +212,10 @@ TEST_CASE("sums and votes over a row reach every lane that holds it", "[tile][si
   run_team([&](SimtTeam& team) {
     Fragment<Emulated, double, 16, 48> x(team);
     map(x, [](int row, int column, double) { return double(100 * row + column); });
-    auto const sum = total(row_sum(x));
+    RowPartial<Emulated, double, 16> partial;
+    fill(partial, 0.0);
+    x.for_each([&](double& element, auto slot, int, int) { partial(slot) += element; });
+    auto const sum = total(partial);
     x.for_each([&](double&, auto slot, int row, int) { equal = equal && sum(slot) == 48 * 100 * row + 47 * 48 / 2; });
     // Row 11 is held by one group, so one warp of the four says yes.
     votes += any(sum, [](double value) { return value == 48 * 1100 + 47 * 48 / 2; });
