@@ -27,8 +27,8 @@ struct GeluHost {
   void operator()(std::int64_t item) const {
     std::int64_t const row = item / pieces_per_row(), first = item % pieces_per_row() * piece;
     std::int64_t const count = m_g.columns - first < piece ? m_g.columns - first : piece;
-    T const* const x         = m_g.x + row * m_g.x_stride + first;
-    T* const result          = m_g.result + row * m_g.result_stride + first;
+    T const* const x = m_g.x + row * m_g.x_stride + first;
+    T* const result = m_g.result + row * m_g.result_stride + first;
     if (m_g.dy)
       m_kernel.backward(m_g.dy + row * m_g.dy_stride + first, x, result, count);
     else
@@ -41,9 +41,9 @@ struct GeluDevice {
   GeluArguments<T> m_g;
 
   KOKKOS_FUNCTION void operator()(std::int64_t element) const {
-    using C                = ComputeType<T>;
+    using C = ComputeType<T>;
     std::int64_t const row = element / m_g.columns, column = element % m_g.columns;
-    C const x              = C(m_g.x[row * m_g.x_stride + column]);
+    C const x = C(m_g.x[row * m_g.x_stride + column]);
     C const value = m_g.dy ? C(m_g.dy[row * m_g.dy_stride + column]) * gelu_derivative_scalar(x) : gelu_scalar(x);
     m_g.result[row * m_g.result_stride + column] = T(value);
   }
@@ -61,7 +61,8 @@ void gelu(ExecutionSpace const& space, GeluArguments<T> const& arguments) {
       g.rows = 1;
     }
     GeluHost<T> const kernel{g, gelu_host_kernels(best_host_level())};
-    using Policy = Kokkos::RangePolicy<ExecutionSpace, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
+    using Policy =
+        Kokkos::RangePolicy<ExecutionSpace, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int64_t>>;
     Kokkos::parallel_for(label, Policy(space, 0, g.rows * kernel.pieces_per_row()), kernel);
   } else {
     using Policy = Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::int64_t>>;
@@ -69,9 +70,9 @@ void gelu(ExecutionSpace const& space, GeluArguments<T> const& arguments) {
   }
 }
 
-#define SPOROS_INSTANTIATE_GELU(ExecutionSpace)                                      \
-  template void gelu(ExecutionSpace const& space, GeluArguments<double> const&);     \
-  template void gelu(ExecutionSpace const& space, GeluArguments<float> const&);      \
+#define SPOROS_INSTANTIATE_GELU(ExecutionSpace)                                  \
+  template void gelu(ExecutionSpace const& space, GeluArguments<double> const&); \
+  template void gelu(ExecutionSpace const& space, GeluArguments<float> const&);  \
   template void gelu(ExecutionSpace const& space, GeluArguments<bfloat16> const&);
 SPOROS_INSTANTIATE_FOR_EXECUTION_SPACES(SPOROS_INSTANTIATE_GELU)
 

@@ -41,11 +41,11 @@ auto gelu_arguments(XView const& x, char const* name, ResultView const& result) 
   require_unit_stride(name, result);
   require_same_extents("x", x, name, result);
   GeluArguments<T> g{};
-  g.x             = x.data();
-  g.result        = result.data();
-  g.rows          = std::int64_t(x.extent(0));
-  g.columns       = std::int64_t(x.extent(1));
-  g.x_stride      = std::int64_t(x.stride(0));
+  g.x = x.data();
+  g.result = result.data();
+  g.rows = std::int64_t(x.extent(0));
+  g.columns = std::int64_t(x.extent(1));
+  g.x_stride = std::int64_t(x.stride(0));
   g.result_stride = std::int64_t(result.stride(0));
   return g;
 }
@@ -77,14 +77,15 @@ void gelu(ExecutionSpace const& space, XView const& x, YView const& y) {
 /// Types, strides and exceptions as for gelu.
 template <class ExecutionSpace, class DyView, class XView, class DxView>
 void gelu_backward(ExecutionSpace const& space, DyView const& dy, XView const& x, DxView const& dx) {
-  static_assert(DyView::rank() == 2 && std::is_same_v<typename DyView::non_const_value_type, typename DxView::value_type>,
-                "All Views are (rows, columns) and of one type");
+  static_assert(
+      DyView::rank() == 2 && std::is_same_v<typename DyView::non_const_value_type, typename DxView::value_type>,
+      "All Views are (rows, columns) and of one type");
   static_assert(Impl::is_accessible<ExecutionSpace, DyView>, "The execution space cannot reach the memory of dy");
   Kokkos::Profiling::ScopedRegion region("Sporos::gelu_backward");
   auto g = Impl::gelu_arguments<ExecutionSpace>(x, "dx", dx);
   Impl::require_unit_stride("dy", dy);
   Impl::require_same_extents("dy", dy, "x", x);
-  g.dy        = dy.data();
+  g.dy = dy.data();
   g.dy_stride = std::int64_t(dy.stride(0));
   Impl::gelu(space, g);
 }

@@ -39,7 +39,7 @@ auto gemm_arguments(Transpose transpose_a, Transpose transpose_b, AView const& a
   static_assert(is_accessible<ExecutionSpace, AView> && is_accessible<ExecutionSpace, BView> &&
                     is_accessible<ExecutionSpace, DView>,
                 "The execution space cannot reach the memory of A, B or D");
-  using T      = typename AView::non_const_value_type;
+  using T = typename AView::non_const_value_type;
   using Output = typename DView::value_type;
   static_assert(std::is_same_v<T, typename BView::non_const_value_type>, "A and B are of one type");
   static_assert(!std::is_const_v<Output>, "D is written");
@@ -49,19 +49,19 @@ auto gemm_arguments(Transpose transpose_a, Transpose transpose_b, AView const& a
   require_unit_stride("D", d);
   bool const a_turned = transpose_a == Transpose::yes, b_turned = transpose_b == Transpose::yes;
   GemmArguments<T, Output> g{};
-  g.rows    = std::int64_t(a.extent(a_turned ? 1 : 0));
-  g.depth   = std::int64_t(a.extent(a_turned ? 0 : 1));
+  g.rows = std::int64_t(a.extent(a_turned ? 1 : 0));
+  g.depth = std::int64_t(a.extent(a_turned ? 0 : 1));
   g.columns = std::int64_t(b.extent(b_turned ? 0 : 1));
   SPOROS_THROW_IF(std::int64_t(b.extent(b_turned ? 1 : 0)) != g.depth || std::int64_t(d.extent(0)) != g.rows ||
                       std::int64_t(d.extent(1)) != g.columns,
                   "A is ", extents(a), name_of(transpose_a), ", B is ", extents(b), name_of(transpose_b), ", D is ",
                   extents(d));
-  g.a           = a.data();
-  g.b           = b.data();
-  g.d           = d.data();
-  g.a_stride    = row_stride(a);
-  g.b_stride    = row_stride(b);
-  g.d_stride    = row_stride(d);
+  g.a = a.data();
+  g.b = b.data();
+  g.d = d.data();
+  g.a_stride = row_stride(a);
+  g.b_stride = row_stride(b);
+  g.d_stride = row_stride(d);
   g.transpose_a = transpose_a;
   g.transpose_b = transpose_b;
   return g;
@@ -102,9 +102,9 @@ template <class ExecutionSpace, class AView, class BView, class DView>
 void gemm(ExecutionSpace const& space, Transpose transpose_a, Transpose transpose_b, double alpha, AView const& a,
           BView const& b, double beta, DView const& d) {
   Kokkos::Profiling::ScopedRegion region("Sporos::gemm");
-  auto g  = Impl::gemm_arguments<ExecutionSpace>(transpose_a, transpose_b, a, b, d);
+  auto g = Impl::gemm_arguments<ExecutionSpace>(transpose_a, transpose_b, a, b, d);
   g.alpha = alpha;
-  g.beta  = beta;
+  g.beta = beta;
   Impl::gemm(space, g);
 }
 
@@ -135,10 +135,9 @@ void gemm_bias_gelu(ExecutionSpace const& space, AView const& a, BView const& b,
   auto g = Impl::gemm_bias_arguments<ExecutionSpace>(a, b, bias, d);
   Impl::require_unit_stride("Z", z);
   Impl::require_same_extents("Z", z, "D", d);
-  g.z        = z.data();
+  g.z = z.data();
   g.z_stride = Impl::row_stride(z);
-  if (g.rows > 0 && g.columns > 0)
-    SPOROS_THROW_IF(g.z == g.d, "Z and D, ", Impl::extents(d), ", are the same memory");
+  if (g.rows > 0 && g.columns > 0) SPOROS_THROW_IF(g.z == g.d, "Z and D, ", Impl::extents(d), ", are the same memory");
   Impl::gemm(space, g);
 }
 

@@ -21,8 +21,8 @@ struct BFloat16Pair {
 
 /// How T is kept in an operand. bfloat16 is widened where the level has no dot product of it.
 template <class T>
-using ProductElement = std::conditional_t<std::is_same_v<T, bfloat16>,
-                                          std::conditional_t<has_bfloat16_dot, BFloat16Pair, float>, T>;
+using ProductElement =
+    std::conditional_t<std::is_same_v<T, bfloat16>, std::conditional_t<has_bfloat16_dot, BFloat16Pair, float>, T>;
 
 /// Steps of k in one element
 template <class E>
@@ -48,12 +48,10 @@ inline constexpr int block_rows = 4, block_vectors = 2;
 template <class E>
 inline constexpr int panel_width = block_vectors * lanes<E>;
 
-/// Where element (m, k) of A lies: at (m / MSegment) · MSegmentStride + (m % MSegment) · MStride + the same of k.
-template <int MStride, int KStride, int MSegment = 1 << 20, int MSegmentStride = 0, int KSegment = 1 << 20,
-          int KSegmentStride = 0>
+/// Where element (m, k) of A lies: at m · MStride + (k % KSegment) · KStride + (k / KSegment) · KSegmentStride.
+template <int MStride, int KStride, int KSegment = 1 << 20, int KSegmentStride = 0>
 struct AddressMap {
-  static constexpr int m_stride = MStride, m_segment = MSegment, m_segment_stride = MSegmentStride;
-  static constexpr int k_stride = KStride, k_segment = KSegment, k_segment_stride = KSegmentStride;
+  static constexpr int m_stride = MStride, k_stride = KStride, k_segment = KSegment, k_segment_stride = KSegmentStride;
 };
 template <int Stride>
 using RowMajor = AddressMap<Stride, 1>;  ///< [m][k]
@@ -61,10 +59,7 @@ template <int Stride>
 using ColumnMajor = AddressMap<1, Stride>;  ///< [k][m]
 /// Panels of a tile of `Rows` rows whose rows are m and whose columns are k
 template <class E, int Rows>
-using PanelRows = AddressMap<panel_width<E>, 1, 1 << 20, 0, panel_width<E>, Rows * panel_width<E>>;
-/// ... whose columns are m and whose rows are k
-template <class E, int Rows>
-using PanelColumns = AddressMap<1, panel_width<E>, panel_width<E>, Rows * panel_width<E>>;
+using PanelRows = AddressMap<panel_width<E>, 1, panel_width<E>, Rows * panel_width<E>>;
 
 SPOROS_FUNCTION Vector<float> multiply_add_element(float a, Vector<float> b, Vector<float> c) {
   return multiply_add(splat(a), b, c);
@@ -99,12 +94,11 @@ SPOROS_FUNCTION void store_elements(BFloat16Pair* to, Vector<std::uint32_t> v) {
   store(reinterpret_cast<std::uint32_t*>(to), v);
 }
 
-/// `Rows` rows by vectors First ... Last - 1 of one panel of C, kept in registers while k runs
-template <class E, class Map, int Rows, int First = 0, int Last = block_vectors>
+/// `Rows` rows of one panel of C, kept in registers while k runs
+template <class E, class Map, int Rows>
 class ProductBlock {
-  using Sum                  = SumOf<E>;
+  using Sum = SumOf<E>;
   static constexpr int width = panel_width<E>;
-  static constexpr int count = Last - First;
 
  public:
   SPOROS_FUNCTION void clear() {
@@ -112,31 +106,24 @@ class ProductBlock {
   }
   /// From and to a panel of C, from its row of this block on
   SPOROS_FUNCTION void load_sums(Sum const* c) {
-    for_each([&](auto row, auto j) SPOROS_INLINE_LAMBDA {
-      m_sums[row][j] = load_aligned(c + row * width + (First + j) * lanes<Sum>);
-    });
+    for_each([&](auto row, auto j)
+                 SPOROS_INLINE_LAMBDA { m_sums[row][j] = load_aligned(c + row * width + j * lanes<Sum>); });
   }
   SPOROS_FUNCTION void store_sums(Sum* c) const {
-    for_each([&](auto row, auto j) SPOROS_INLINE_LAMBDA {
-      store_aligned(c + row * width + (First + j) * lanes<Sum>, m_sums[row][j]);
-    });
+    for_each([&](auto row, auto j)
+                 SPOROS_INLINE_LAMBDA { store_aligned(c + row * width + j * lanes<Sum>, m_sums[row][j]); });
   }
-  SPOROS_FUNCTION Vector<Sum> sums(int row, int vector) const { return m_sums[row][vector - First]; }
 
-  /// Adds the products of k_begin ... k_end - 1, counted in elements, to the vectors from `From` on. `a` and `b` point at
-  /// k = 0, in the block's first row and in its panel. All of these k lie in one segment of A.
-  template <int From = First>
-  SPOROS_FUNCTION void add(E const* a, E const* b, int k_begin, int k_end) {
-    a += k_begin * Map::k_stride;
-    b += k_begin * width;
-    for (int k = k_begin; k < k_end; ++k, a += Map::k_stride, b += width) {
-      decltype(load_elements(b)) right[Last - From];
-      unroll<Last - From>([&](auto j) SPOROS_INLINE_LAMBDA { right[j] = load_elements(b + (From + j) * lanes<E>); });
+  /// Adds the products of `count` elements of k, all in one segment of A. `a` and `b` point at the first of them, in the
+  /// block's first row and in its panel.
+  SPOROS_FUNCTION void add(E const* a, E const* b, int count) {
+    for (int k = 0; k < count; ++k, a += Map::k_stride, b += width) {
+      decltype(load_elements(b)) right[block_vectors];
+      unroll<block_vectors>([&](auto j) SPOROS_INLINE_LAMBDA { right[j] = load_elements(b + j * lanes<E>); });
       unroll<Rows>([&](auto row) SPOROS_INLINE_LAMBDA {
         E const left = a[row * Map::m_stride];
-        unroll<Last - From>([&](auto j) SPOROS_INLINE_LAMBDA {
-          constexpr int to = From - First + int(decltype(j){});
-          m_sums[row][to]  = multiply_add_element(left, right[j], m_sums[row][to]);
+        unroll<block_vectors>([&](auto j) SPOROS_INLINE_LAMBDA {
+          m_sums[row][j] = multiply_add_element(left, right[j], m_sums[row][j]);
         });
       });
     }
@@ -145,106 +132,38 @@ class ProductBlock {
  private:
   template <class F>
   SPOROS_FUNCTION static void for_each(F const& f) {
-    unroll<Rows>([&](auto row) SPOROS_INLINE_LAMBDA { unroll<count>([&](auto j) SPOROS_INLINE_LAMBDA { f(row, j); }); });
+    unroll<Rows>([&](auto row)
+                     SPOROS_INLINE_LAMBDA { unroll<block_vectors>([&](auto j) SPOROS_INLINE_LAMBDA { f(row, j); }); });
   }
 
-  Vector<Sum> m_sums[Rows][count];
+  Vector<Sum> m_sums[Rows][block_vectors];
 };
 
-/// Which part of a product is wanted where both tiles are squares whose corner lies on the diagonal. The rest is left as it
-/// was, or holds whatever came out: it has to be masked by selection, never by adding.
-enum class ProductPart {
-  all,
-  lanes_from_row,  ///< n >= m
-  lanes_to_row,    ///< n <= m
-  k_from_row,      ///< k >= m
-  k_to_row,        ///< k <= m
-  k_to_lane        ///< k <= n
-};
-
-namespace HostImpl {
-
-template <bool Accumulate, int K, class Map, int Rows, int First, int Last, class E>
-SPOROS_FUNCTION void multiply_block(E const* a, E const* b, SumOf<E>* c, int k_begin = 0, int k_end = K) {
-  ProductBlock<E, Map, Rows, First, Last> block;
-  if constexpr (Accumulate)
-    block.load_sums(c);
-  else
-    block.clear();
-  if constexpr (K <= Map::k_segment)
-    block.add(a, b, k_begin, k_end);
-  else
-    for (int k = 0; k < K; k += Map::k_segment) {
-      int const begin = k_begin > k ? k_begin - k : 0;
-      int const end   = k_end - k < Map::k_segment ? k_end - k : Map::k_segment;
-      block.add(a + k / Map::k_segment * Map::k_segment_stride, b + k * panel_width<E>, begin, end);
-    }
-  block.store_sums(c);
-}
-
-/// f.operator()<rows>(first row) over begin ... end - 1 in blocks of `Rows` rows, the rest in smaller ones
-template <int Rows, class F>
-SPOROS_FUNCTION void for_each_row_block(int begin, int end, F const& f) {
-  for (; begin + Rows <= end; begin += Rows) f.template operator()<Rows>(begin);
+/// f.operator()<rows>(first row) over 0 ... rows - 1 in blocks of block_rows rows, the rest in smaller ones
+template <int Rows = block_rows, class F>
+SPOROS_FUNCTION void for_each_row_block(int rows, F const& f, int first = 0) {
+  for (; first + Rows <= rows; first += Rows) f.template operator()<Rows>(first);
   if constexpr (Rows > 1)
-    if (begin < end) for_each_row_block<(Rows > 4 ? 4 : Rows / 2)>(begin, end, f);
+    if (first < rows) for_each_row_block<(Rows > 4 ? 4 : Rows / 2)>(rows, f, first);
 }
-
-}  // namespace HostImpl
 
 /// C (M x N panels) = or += A (M x K) B (K x N panels), for sizes known at compile time; N is a multiple of panel_width, K
 /// counts elements (pairs, for BFloat16Pair).
-template <int M, int N, int K, bool Accumulate, class Map, ProductPart Part = ProductPart::all, class E>
+template <int M, int N, int K, bool Accumulate, class Map, class E>
 [[gnu::noinline]] void product(E const* a, E const* b, SumOf<E>* c) {
-  constexpr int width = panel_width<E>, step = k_per_element<E>, vector = lanes<E>;
-  static_assert(N % width == 0);
-  for (int n = 0; n < N; n += width) {
-    E const* const b_panel  = b + n * K;
-    SumOf<E>* const c_panel = c + n * M;
-    if constexpr (Part == ProductPart::lanes_from_row || Part == ProductPart::lanes_to_row) {
-      static_assert(M <= Map::m_segment && M == N);
-      constexpr bool from = Part == ProductPart::lanes_from_row;
-      // Rows that need every lane of the panel, then those that cross the diagonal in it, vector by vector
-      HostImpl::for_each_row_block<block_rows>(from ? 0 : n + width, from ? n : M, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
-        HostImpl::multiply_block<Accumulate, K, Map, Rows, 0, block_vectors>(a + m * Map::m_stride, b_panel, c_panel + m * width);
-      });
-      unroll<block_vectors>([&](auto j) SPOROS_INLINE_LAMBDA {
-        constexpr int index = decltype(j){}, first = from ? index : 0, last = from ? block_vectors : index + 1;
-        // Few vectors need many rows for as many sums in flight
-        constexpr int rows = last - first >= 3 ? 4 : last - first == 2 ? (vector < 8 ? vector : 8) : vector;
-        HostImpl::for_each_row_block<rows>(n + index * vector, n + (index + 1) * vector, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
-          HostImpl::multiply_block<Accumulate, K, Map, Rows, first, last>(a + m * Map::m_stride, b_panel, c_panel + m * width);
-        });
-      });
-    } else if constexpr (Part == ProductPart::k_to_lane) {
-      static_assert(K <= Map::k_segment && M <= Map::m_segment);
-      HostImpl::for_each_row_block<(block_rows < 4 ? block_rows : 4)>(0, M, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
-        ProductBlock<E, Map, Rows> block;
-        E const* const a_rows = a + m * Map::m_stride;
-        if constexpr (Accumulate)
-          block.load_sums(c_panel + m * width);
-        else
-          block.clear();
-        block.add(a_rows, b_panel, 0, n / step);
-        unroll<block_vectors>([&](auto j) SPOROS_INLINE_LAMBDA {
-          constexpr int index = decltype(j){};
-          block.template add<index>(a_rows, b_panel, (n + index * vector) / step, (n + (index + 1) * vector) / step);
-        });
-        block.store_sums(c_panel + m * width);
-      });
-    } else {
-      constexpr int segment = M < Map::m_segment ? M : Map::m_segment;
-      for (int first = 0; first < M; first += segment) {
-        E const* const a_segment = a + first / segment * Map::m_segment_stride;
-        HostImpl::for_each_row_block<block_rows>(0, segment, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
-          int const k_begin = Part == ProductPart::k_from_row ? (first + m) / step : 0;
-          int const k_end   = Part == ProductPart::k_to_row ? (first + m + Rows - 1) / step + 1 : K;
-          HostImpl::multiply_block<Accumulate, K, Map, Rows, 0, block_vectors>(
-              a_segment + m * Map::m_stride, b_panel, c_panel + (first + m) * width, k_begin, k_end);
-        });
-      }
-    }
-  }
+  constexpr int width = panel_width<E>, segment = K < Map::k_segment ? K : Map::k_segment;
+  static_assert(N % width == 0 && K % segment == 0);
+  for (int n = 0; n < N; n += width, b += K * width, c += M * width)
+    for_each_row_block(M, [&]<int Rows>(int m) SPOROS_INLINE_LAMBDA {
+      ProductBlock<E, Map, Rows> block;
+      if constexpr (Accumulate)
+        block.load_sums(c + m * width);
+      else
+        block.clear();
+      for (int k = 0; k < K; k += segment)
+        block.add(a + m * Map::m_stride + k / segment * Map::k_segment_stride, b + k * width, segment);
+      block.store_sums(c + m * width);
+    });
 }
 
 // ---- Between memory and operands. Tiles may hang over the matrix: `valid` rows and columns exist, the rest of an operand
@@ -297,7 +216,8 @@ void pack_rows(E* to, T const* from, std::int64_t stride, int rows, int columns,
   for (int row = 0; row < rows; ++row, to += columns / k_per_element<E>)
     for (int column = 0; column < columns; column += values) {
       int const valid = row < valid_rows ? valid_columns - column : 0;
-      store_elements(to + column / k_per_element<E>, HostImpl::load_consecutive<E>(from + row * stride + column, valid));
+      store_elements(to + column / k_per_element<E>,
+                     HostImpl::load_consecutive<E>(from + row * stride + column, valid));
     }
 }
 
@@ -307,8 +227,9 @@ void pack_panels(E* to, T const* from, std::int64_t stride, int rows, int column
   constexpr int step = k_per_element<E>, width = panel_width<E>;
   for (int row = 0; row < rows; row += step)
     for (int column = 0; column < columns; column += lanes<E>)
-      store_elements(to + column / width * (rows / step) * width + row / step * width + column % width,
-                     HostImpl::load_across<E>(from + row * stride + column, stride, valid_rows - row, valid_columns - column));
+      store_elements(
+          to + column / width * (rows / step) * width + row / step * width + column % width,
+          HostImpl::load_across<E>(from + row * stride + column, stride, valid_rows - row, valid_columns - column));
 }
 
 /// Whole rows: [rows / k_per_element][columns]. Broadcast operand ColumnMajor whose k are the rows.
@@ -317,8 +238,9 @@ void pack_k_rows(E* to, T const* from, std::int64_t stride, int rows, int column
   constexpr int step = k_per_element<E>;
   for (int row = 0; row < rows; row += step)
     for (int column = 0; column < columns; column += lanes<E>)
-      store_elements(to + row / step * columns + column,
-                     HostImpl::load_across<E>(from + row * stride + column, stride, valid_rows - row, valid_columns - column));
+      store_elements(
+          to + row / step * columns + column,
+          HostImpl::load_across<E>(from + row * stride + column, stride, valid_rows - row, valid_columns - column));
 }
 
 /// The transposed matrix as panels: [rows / panel_width][columns / k_per_element][panel_width]. Vector operand whose k are
@@ -333,7 +255,7 @@ void pack_transposed(E* to, T const* from, std::int64_t stride, int rows, int co
       Vector<Bits> square[n];
       unroll<n>([&](auto i) SPOROS_INLINE_LAMBDA {
         int const valid = row + i < valid_rows ? valid_columns - column : 0;
-        square[i]       = bits_as<Vector<Bits>>(HostImpl::load_consecutive<E>(from + (row + i) * stride + column, valid));
+        square[i] = bits_as<Vector<Bits>>(HostImpl::load_consecutive<E>(from + (row + i) * stride + column, valid));
       });
       transpose<Bits>(square);
       E* const panel = to + row / width * (columns / step) * width + column / step * width + row % width;
@@ -343,14 +265,14 @@ void pack_transposed(E* to, T const* from, std::int64_t stride, int rows, int co
 
 /// Panels of sums back to rows of a matrix, times `factor`
 template <class T, class C>
-void unpack_panels(T* to, std::int64_t stride, C const* panels, int rows, int columns, int valid_rows, int valid_columns,
-                   C factor) {
+void unpack_panels(T* to, std::int64_t stride, C const* panels, int rows, int columns, int valid_rows,
+                   int valid_columns, C factor) {
   constexpr int width = panel_width<C>, n = lanes<C>;
   if (valid_rows > rows) valid_rows = rows;
   for (int row = 0; row < valid_rows; ++row)
     for (int column = 0; column < columns && column < valid_columns; column += n) {
       Vector<C> const v = load_aligned(panels + column / width * rows * width + row * width + column % width) * factor;
-      T* const p        = to + row * stride + column;
+      T* const p = to + row * stride + column;
       if (valid_columns - column >= n)
         store_as(p, v);
       else
@@ -389,8 +311,8 @@ void unpack_transposed(T* to, std::int64_t stride, C const* panels, int rows, in
 SPOROS_FUNCTION Vector<std::uint32_t> pair_rows(Vector<float> even, Vector<float> odd) {
 #if defined(__AVX512BF16__)
   // The instruction flushes subnormal numbers to zero, as the dot product itself does.
-  alignas(64) static constexpr std::uint16_t order[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                                          8,  24, 9,  25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  alignas(64) static constexpr std::uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   __m512i const both = bits_as<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
   return bits_as<Vector<std::uint32_t>>(_mm512_permutexvar_epi16(_mm512_load_si512(order), both));
 #else

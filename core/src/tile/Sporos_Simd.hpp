@@ -65,8 +65,8 @@ struct Index {
 /// registers
 template <int N, class F>
 SPOROS_FUNCTION void unroll(F&& f) {
-  [&]<int... I>(std::integer_sequence<int, I...>) SPOROS_INLINE_LAMBDA { (f(Index<I>{}), ...); }
-  (std::make_integer_sequence<int, N>{});
+  [&]<int... I>(std::integer_sequence<int, I...>)
+      SPOROS_INLINE_LAMBDA { (f(Index<I>{}), ...); }(std::make_integer_sequence<int, N>{});
 }
 
 // ---- Registers
@@ -89,7 +89,7 @@ SPOROS_FUNCTION Vector<T> splat(T x) {
 template <class T>
 SPOROS_FUNCTION Vector<T> lane_index() {
   Vector<T> v{};
-  unroll<lanes<T>>([&](auto i) SPOROS_INLINE_LAMBDA { v[i] = T(int(i)); });
+  for (int i = 0; i < lanes<T>; ++i) v[i] = T(i);
   return v;
 }
 
@@ -132,13 +132,6 @@ SPOROS_FUNCTION T sum_of_lanes(V v) {
   return sum;
 }
 
-template <class T, class V>
-SPOROS_FUNCTION T max_of_lanes(V v) {
-  T largest = v[0];
-  for (int i = 1; i < lanes<T>; ++i) largest = v[i] > largest ? v[i] : largest;
-  return largest;
-}
-
 // ---- Memory
 
 /// lanes<T> values of T from anywhere
@@ -177,7 +170,7 @@ SPOROS_FUNCTION Vector<std::uint32_t> load_words(bfloat16 const* from) {
 /// x rounded to bfloat16 (nearest, ties to even), in the upper half of each lane; the lower half is not cleared. The same
 /// bits as bfloat16(x): vcvtneps2bf16 is not used, for it flushes subnormal numbers to zero.
 SPOROS_FUNCTION Vector<std::uint32_t> round_to_bfloat16(Vector<float> x) {
-  auto const u       = bits_as<Vector<std::uint32_t>>(x);
+  auto const u = bits_as<Vector<std::uint32_t>>(x);
   auto const rounded = u + 0x7fffu + ((u >> 16) & 1u);
   // Rounding would carry a NaN's payload into its sign.
   return x != x ? (u & 0x80000000u) | 0x7fc00000u : rounded;
@@ -235,11 +228,14 @@ SPOROS_FUNCTION V interleave_high(V a, V b, std::integer_sequence<int, I...>) {
 template <class T>
 SPOROS_FUNCTION void transpose(Vector<T> (&rows)[lanes<T>]) {
   constexpr int n = lanes<T>;
-  using Sequence  = std::make_integer_sequence<int, n>;
-  unroll<n == 2 ? 1 : n == 4 ? 2 : n == 8 ? 3 : 4>([&](auto) SPOROS_INLINE_LAMBDA {
+  using Sequence = std::make_integer_sequence<int, n>;
+  unroll<n == 2   ? 1
+         : n == 4 ? 2
+         : n == 8 ? 3
+                  : 4>([&](auto) SPOROS_INLINE_LAMBDA {
     Vector<T> shuffled[n];
     unroll<n / 2>([&](auto i) SPOROS_INLINE_LAMBDA {
-      shuffled[2 * i]     = HostImpl::interleave_low(rows[i], rows[i + n / 2], Sequence{});
+      shuffled[2 * i] = HostImpl::interleave_low(rows[i], rows[i + n / 2], Sequence{});
       shuffled[2 * i + 1] = HostImpl::interleave_high(rows[i], rows[i + n / 2], Sequence{});
     });
     unroll<n>([&](auto i) SPOROS_INLINE_LAMBDA { rows[i] = shuffled[i]; });
@@ -271,10 +267,10 @@ SPOROS_FUNCTION Vector<float> exp2_polynomial(Vector<float> f) {
 /// rounded to bfloat16 needs 4 only.
 template <int Degree = 6>
 SPOROS_FUNCTION Vector<float> exp2(Vector<float> x) {
-  constexpr float shift = 0x1.8p23f + 127.0f;  // x + shift has round(x) + 127 in its lowest bits
+  constexpr float shift = 0x1.8p23f + 127.0f;      // x + shift has round(x) + 127 in its lowest bits
   x = min(splat(128.0f), max(splat(-127.0f), x));  // x second: a NaN passes
   Vector<float> const shifted = x + shift;
-  Vector<float> const power   = bits_as<Vector<float>>(bits_as<Vector<std::uint32_t>>(shifted) << 23);
+  Vector<float> const power = bits_as<Vector<float>>(bits_as<Vector<std::uint32_t>>(shifted) << 23);
   return HostImpl::exp2_polynomial<Degree>(x - (shifted - shift)) * power;
 }
 
@@ -282,16 +278,26 @@ SPOROS_FUNCTION Vector<float> exp2(Vector<float> x) {
 /// is (ln 2 / 2)^14 / 14! = 4e-18.
 SPOROS_FUNCTION Vector<double> exp2(Vector<double> x) {
   constexpr double shift = 0x1.8p52 + 1023.0;
-  constexpr double ln_2  = 0.693147180559945309417;
+  constexpr double ln_2 = 0.693147180559945309417;
   x = min(splat(1024.0), max(splat(-1023.0), x));
   Vector<double> const shifted = x + shift;
-  Vector<double> const power   = bits_as<Vector<double>>(bits_as<Vector<std::uint64_t>>(shifted) << 52);
-  Vector<double> const f       = (x - (shifted - shift)) * ln_2;
-  Vector<double> sum           = splat(1.0 / 6227020800.0);  // 1 / 13!
+  Vector<double> const power = bits_as<Vector<double>>(bits_as<Vector<std::uint64_t>>(shifted) << 52);
+  Vector<double> const f = (x - (shifted - shift)) * ln_2;
+  Vector<double> sum = splat(1.0 / 6227020800.0);  // 1 / 13!
   unroll<13>([&](auto i) SPOROS_INLINE_LAMBDA {
-    constexpr double inverse_factorial[13] = {
-        1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0, 1.0 / 40320.0, 1.0 / 5040.0, 1.0 / 720.0,
-        1.0 / 120.0,       1.0 / 24.0,       1.0 / 6.0,       0.5,            1.0,           1.0};
+    constexpr double inverse_factorial[13] = {1.0 / 479001600.0,
+                                              1.0 / 39916800.0,
+                                              1.0 / 3628800.0,
+                                              1.0 / 362880.0,
+                                              1.0 / 40320.0,
+                                              1.0 / 5040.0,
+                                              1.0 / 720.0,
+                                              1.0 / 120.0,
+                                              1.0 / 24.0,
+                                              1.0 / 6.0,
+                                              0.5,
+                                              1.0,
+                                              1.0};
     sum = multiply_add(sum, f, splat(inverse_factorial[int(i)]));
   });
   return sum * power;

@@ -8,12 +8,9 @@
 // The formulas of Sporos_Gelu_Vector.hpp for one number, C = float or double, on any backend
 namespace Sporos::Impl {
 
-/// e^(-2u), u = √(2/π) · (x + 0.044715 x³), where that is finite, and a large number beyond
 template <class C>
 KOKKOS_INLINE_FUNCTION C gelu_exponential(C x) {
-  C const exponent  = C(-2 * 0.797884560802865355880) * x * (C(0.044715) * x * x + C(1));
-  constexpr C limit = sizeof(C) == 8 ? 700 : 80;
-  return Kokkos::exp(exponent > limit ? limit : exponent);
+  return Kokkos::exp(C(-2 * 0.797884560802865355880) * x * (C(0.044715) * x * x + C(1)));
 }
 
 template <class C>
@@ -23,10 +20,12 @@ KOKKOS_INLINE_FUNCTION C gelu_scalar(C x) {
 
 template <class C>
 KOKKOS_INLINE_FUNCTION C gelu_derivative_scalar(C x) {
-  C const e     = gelu_exponential(x);
-  C const s     = C(1) / (C(1) + e);
+  constexpr C limit = sizeof(C) == 8 ? 20 : 10;
+  x = x > limit ? limit : x < -limit ? -limit : x;
+  C const e = gelu_exponential(x);
+  C const s = C(1) / (C(1) + e);
   C const slope = C(2 * 0.797884560802865355880) * (C(3 * 0.044715) * x * x + C(1));
-  return s + x * slope * s * (e * s);
+  return s + x * slope * (s * (e * s));
 }
 
 }  // namespace Sporos::Impl

@@ -13,34 +13,30 @@ namespace Sporos::inline SPOROS_LEVEL {
 
 namespace HostImpl {
 
+/// e^(-2u), 0 and infinity where it is too small or too large
 template <class C>
-struct GeluSigmoid {
-  Vector<C> s;           // 1 / (1 + e)
-  Vector<C> complement;  // 1 - s = e / (1 + e)
-
-  SPOROS_FUNCTION explicit GeluSigmoid(Vector<C> x) {
-    constexpr C factor = C(-2 * 0.797884560802865355880 * 1.442695040888963407360);  // -2 √(2/π) log2 e
-    Vector<C> const exponent = x * factor * multiply_add(x * x, splat(C(0.044715)), splat(C(1)));
-    // A finite e, for ∞/∞ is no number. Its reciprocal is nothing beside the numbers that x is multiplied with.
-    Vector<C> const e = exp2(min(splat(C(sizeof(C) == 8 ? 1000 : 120)), exponent));
-    s                 = C(1) / (C(1) + e);
-    complement        = e * s;
-  }
-};
+SPOROS_FUNCTION Vector<C> gelu_exponential(Vector<C> x) {
+  constexpr C factor = C(-2 * 0.797884560802865355880 * 1.442695040888963407360);  // -2 √(2/π) log2 e
+  return exp2(x * factor * multiply_add(x * x, splat(C(0.044715)), splat(C(1))));
+}
 
 }  // namespace HostImpl
 
 template <class C>
 SPOROS_FUNCTION Vector<C> gelu(Vector<C> x) {
-  return x * HostImpl::GeluSigmoid<C>(x).s;
+  return x / (C(1) + HostImpl::gelu_exponential<C>(x));
 }
 
 template <class C>
 SPOROS_FUNCTION Vector<C> gelu_derivative(Vector<C> x) {
+  // Beyond, the derivative is 0 or 1 to the last bit, but s (1 - s) would be ∞/∞ in time.
+  constexpr C limit = sizeof(C) == 8 ? 20 : 10;
   constexpr C two_u = C(2 * 0.797884560802865355880);
-  HostImpl::GeluSigmoid<C> const sigmoid(x);
+  x = min(splat(limit), max(splat(-limit), x));
+  Vector<C> const e = HostImpl::gelu_exponential<C>(x);
+  Vector<C> const s = C(1) / (C(1) + e);
   Vector<C> const slope = two_u * multiply_add(x * x, splat(C(3 * 0.044715)), splat(C(1)));
-  return multiply_add(x * slope, sigmoid.s * sigmoid.complement, sigmoid.s);
+  return multiply_add(x * slope, s * (e * s), s);
 }
 
 }  // namespace Sporos::inline SPOROS_LEVEL

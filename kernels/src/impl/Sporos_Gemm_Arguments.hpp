@@ -21,7 +21,7 @@ struct GemmArguments {
   T const* a;
   T const* b;
   Output* d;
-  Output* z     = nullptr;
+  Output* z = nullptr;
   T const* bias = nullptr;  // one for each column, or none
 
   std::int64_t rows, columns;  // of D
@@ -35,14 +35,8 @@ struct GemmArguments {
   Transpose transpose_b = Transpose::no;
 
   double alpha = 1;
-  double beta  = 0;
+  double beta = 0;
 };
-
-/// The product on a host and on a device
-template <class ExecutionSpace, class T, class Output>
-void gemm_host(ExecutionSpace const& space, GemmArguments<T, Output> const& arguments);
-template <class ExecutionSpace, class T, class Output>
-void gemm_device(ExecutionSpace const& space, GemmArguments<T, Output> const& arguments);
 
 }  // namespace Impl
 }  // namespace Sporos

@@ -11,19 +11,23 @@
 
 namespace Sporos::Impl {
 
-/// How D is cut: tiles of rows x columns, the tile of work item i being (i / tiles_across, i % tiles_across).
+/// How the work is cut: first `packs` items that lay B out, then tiles of rows x columns of D, tile i being
+/// (i / tiles_across, i % tiles_across).
 struct GemmHostTiling {
   int rows, columns;
   std::int64_t tiles_down, tiles_across;
+  std::int64_t packs;
+  std::size_t packed_bytes;   ///< of all of B, aligned to 64 bytes
+  std::size_t scratch_bytes;  ///< of one tile, aligned to 64 bytes, for its call alone
 };
 
-/// What one instruction-set level provides: plain functions on plain data, one call for each tile of D. `scratch` is
-/// aligned to 64 bytes and belongs to the call alone.
+/// What one instruction-set level provides: plain functions on plain data, one call for each item of work
 template <class T, class Output>
 struct GemmHostKernel {
   GemmHostTiling (*tiling)(GemmArguments<T, Output> const&, int threads);
-  std::size_t (*scratch_bytes)(GemmHostTiling const&);
-  void (*tile)(GemmArguments<T, Output> const&, GemmHostTiling const&, std::int64_t item, void* scratch);
+  void (*pack)(GemmArguments<T, Output> const&, std::int64_t item, void* packed);
+  void (*tile)(GemmArguments<T, Output> const&, GemmHostTiling const&, std::int64_t item, void const* packed,
+               void* scratch);
 };
 
 /// sums[c] = Σ of x[r][c] over `rows` rows

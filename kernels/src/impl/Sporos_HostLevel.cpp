@@ -12,7 +12,7 @@ namespace {
 
 HostLevel chosen_host_level() {
   std::vector<HostLevel> const supported = supported_host_levels();
-  char const* const wanted               = std::getenv("SPOROS_HOST_LEVEL");
+  char const* const wanted = std::getenv("SPOROS_HOST_LEVEL");
   if (!wanted || !*wanted) return supported.back();
 
   auto const found =
@@ -28,10 +28,14 @@ HostLevel chosen_host_level() {
 
 std::string name_of(HostLevel level) {
   switch (level) {
-    case HostLevel::baseline: return "baseline";
-    case HostLevel::x86_64_v3: return "x86_64_v3";
-    case HostLevel::x86_64_v4: return "x86_64_v4";
-    case HostLevel::x86_64_v4_bf16: return "x86_64_v4_bf16";
+    case HostLevel::baseline:
+      return "baseline";
+    case HostLevel::x86_64_v3:
+      return "x86_64_v3";
+    case HostLevel::x86_64_v4:
+      return "x86_64_v4";
+    case HostLevel::x86_64_v4_bf16:
+      return "x86_64_v4_bf16";
   }
   return "unknown";
 }

@@ -31,37 +31,41 @@ HostLevel best_host_level();
 // Used in namespace Sporos: declares Kernels name_of_level() of every level (each level's source defines its own) and
 // defines Kernels Impl::name(HostLevel), which calls the one of the level.
 #if defined(__x86_64__)
-#define SPOROS_DECLARE_HOST_KERNELS(Kernels, name)                            \
-  namespace baseline {                                                        \
-  Kernels name##_of_level();                                                  \
-  }                                                                           \
-  namespace x86_64_v3 {                                                       \
-  Kernels name##_of_level();                                                  \
-  }                                                                           \
-  namespace x86_64_v4 {                                                       \
-  Kernels name##_of_level();                                                  \
-  }                                                                           \
-  namespace x86_64_v4_bf16 {                                                  \
-  Kernels name##_of_level();                                                  \
-  }                                                                           \
-  namespace Impl {                                                            \
-  inline Kernels name(HostLevel level) {                                      \
-    switch (level) {                                                          \
-      case HostLevel::x86_64_v3: return x86_64_v3::name##_of_level();           \
-      case HostLevel::x86_64_v4: return x86_64_v4::name##_of_level();           \
-      case HostLevel::x86_64_v4_bf16: return x86_64_v4_bf16::name##_of_level(); \
-      case HostLevel::baseline: break;                                        \
-    }                                                                         \
-    return baseline::name##_of_level();                                       \
-  }                                                                           \
+#define SPOROS_DECLARE_HOST_KERNELS(Kernels, name) \
+  namespace baseline {                             \
+  Kernels name##_of_level();                       \
+  }                                                \
+  namespace x86_64_v3 {                            \
+  Kernels name##_of_level();                       \
+  }                                                \
+  namespace x86_64_v4 {                            \
+  Kernels name##_of_level();                       \
+  }                                                \
+  namespace x86_64_v4_bf16 {                       \
+  Kernels name##_of_level();                       \
+  }                                                \
+  namespace Impl {                                 \
+  inline Kernels name(HostLevel level) {           \
+    switch (level) {                               \
+      case HostLevel::x86_64_v3:                   \
+        return x86_64_v3::name##_of_level();       \
+      case HostLevel::x86_64_v4:                   \
+        return x86_64_v4::name##_of_level();       \
+      case HostLevel::x86_64_v4_bf16:              \
+        return x86_64_v4_bf16::name##_of_level();  \
+      case HostLevel::baseline:                    \
+        break;                                     \
+    }                                              \
+    return baseline::name##_of_level();            \
+  }                                                \
   }
 #else
-#define SPOROS_DECLARE_HOST_KERNELS(Kernels, name)                           \
-  namespace baseline {                                                       \
-  Kernels name##_of_level();                                                 \
-  }                                                                          \
-  namespace Impl {                                                           \
-  inline Kernels name(HostLevel) { return baseline::name##_of_level(); }     \
+#define SPOROS_DECLARE_HOST_KERNELS(Kernels, name)                       \
+  namespace baseline {                                                   \
+  Kernels name##_of_level();                                             \
+  }                                                                      \
+  namespace Impl {                                                       \
+  inline Kernels name(HostLevel) { return baseline::name##_of_level(); } \
   }
 #endif
 
