@@ -81,7 +81,8 @@ for name in sorted(gradients):
     # In bf16 two right programs differ as much as each does from the truth; a plain implementation sets the scale.
     if not (apart < 1e-5 if precision == "fp32" else ours < 2 * plain):
         failed.append(name)
-limit = 1e-5 * abs(theirs) if precision == "fp32" else 2 * abs(theirs - exact) + 1e-4 * exact
+# PyTorch's bf16 loss may be right by luck: one rounding in each token's loss is allowed anyway.
+limit = 1e-5 * theirs if precision == "fp32" else max(2 * abs(theirs - exact), 2**-9 * exact / TARGETS.numel() ** 0.5)
 if not abs(loss - (theirs if precision == "fp32" else exact)) < limit:
     failed.append("loss")
 sys.exit(f"too far apart: {failed}" if failed else 0)

@@ -48,6 +48,8 @@ void for_each_option(Options& o, Function&& f) {
   f("--seed", o.seed, "Seed of weights, sample order and dropout");
   f("--evaluate-every", o.evaluate_every, "Validation loss every so many steps; 0: at the end only");
   f("--evaluate-batches", o.evaluate_batches, "Batches of a validation during training; 0: all validation data");
+  f("--final-evaluate-batches", o.final_evaluate_batches,
+    "Batches of the validation at the end; 0: all validation data");
   f("--sample-every", o.sample_every, "Text from the model every so many steps; 0: none");
   f("--sample-tokens", o.sample_tokens, "Tokens of such a text");
   f("--sample-prompt", o.sample_prompt, "What such a text starts with");
@@ -198,9 +200,10 @@ void check(TrainOptions const& o) {
           "above 0 and at most 1024");
   std::pair<char const*, std::int64_t> const counts[] = {
       {"--warmup-steps", o.warmup_steps},         {"--evaluate-every", o.evaluate_every},
-      {"--evaluate-batches", o.evaluate_batches}, {"--sample-every", o.sample_every},
-      {"--sample-tokens", o.sample_tokens},       {"--checkpoint-every", o.checkpoint_every},
-      {"--sequence-length", o.sequence_length},   {"--batch-tokens", o.batch_tokens}};
+      {"--evaluate-batches", o.evaluate_batches}, {"--final-evaluate-batches", o.final_evaluate_batches},
+      {"--sample-every", o.sample_every},         {"--sample-tokens", o.sample_tokens},
+      {"--checkpoint-every", o.checkpoint_every}, {"--sequence-length", o.sequence_length},
+      {"--batch-tokens", o.batch_tokens}};
   for (auto const& [option, value] : counts) require(option, value, value >= 0, "at least 0");
   std::pair<char const*, std::int64_t> const sizes[] = {{"--vocabulary", o.vocabulary},
                                                         {"--layers", o.layers},

@@ -47,6 +47,7 @@ struct TrainOptions {
 
   std::int64_t evaluate_every = 0;  // 0: at the end only
   std::int64_t evaluate_batches = 0;
+  std::int64_t final_evaluate_batches = 0;
   std::int64_t sample_every = 0;
   std::int64_t sample_tokens = 300;
   std::string sample_prompt = "\n";

@@ -112,6 +112,7 @@ class Trainer {
   void record_step(Step const& step, double seconds, double waited, double stalled);
   Step train_step(Prefetcher<ExecutionSpace>& prefetcher);
   void update(double gradient_scale);
+  std::int64_t validation_sequences(std::int64_t batches) const;
   double evaluate(std::int64_t batches);
   void evaluate_and_record();
   void sample_and_record();
@@ -325,13 +326,18 @@ void Trainer<T>::update(double gradient_scale) {
   }
 }
 
+template <class T>
+std::int64_t Trainer<T>::validation_sequences(std::int64_t batches) const {
+  return batches == 0 ? m_data.validation_samples
+                      : std::min(m_data.validation_samples, batches * m_options.global_batch);
+}
+
 /// Mean loss over the first `batches` global batches of the validation data, or with 0 over all of it. Its sequences lie one after
 /// another, so each rank reads its share in one go.
 template <class T>
 double Trainer<T>::evaluate(std::int64_t batches) {
   std::int64_t const length = m_options.sequence_length, micro = m_options.micro_batch;
-  std::int64_t const sequences =
-      batches == 0 ? m_data.validation_samples : std::min(m_data.validation_samples, batches * m_options.global_batch);
+  std::int64_t const sequences = validation_sequences(batches);
   Share const share = m_communicator.share(sequences);
   Kokkos::View<int*, MemorySpace> const tokens("Sporos::train_gpt::validation_tokens", std::size_t(2 * micro * length));
   auto const tokens_host = Kokkos::create_mirror_view(tokens);
@@ -409,13 +415,14 @@ void Trainer<T>::finish() {
   }
   nlohmann::json last = {{"event", "final"}, {"step", m_state.step}};
   if (m_data.validation_samples > 0) {
-    double const loss = evaluate(0);
+    std::int64_t const batches = m_options.final_evaluate_batches;
+    double const loss = evaluate(batches);
     last["validation_loss"] = loss;
     std::string text = "final validation loss " + fixed(loss, 6);
     if (m_options.print_bigram_baseline && is_root()) {
-      TokenRange const first{m_data.validation_range.first,
-                             m_data.validation_range.first + m_data.validation_samples * m_options.sequence_length + 1};
-      double const bigram = BigramModel(m_data.train, m_data.train_range).loss(m_data.validation, first);
+      TokenRange same = m_data.validation_range;
+      same.last = same.first + validation_sequences(batches) * m_options.sequence_length + 1;
+      double const bigram = BigramModel(m_data.train, m_data.train_range).loss(m_data.validation, same);
       last["bigram_loss"] = bigram;
       text += "  (bigram model with add-one smoothing: " + fixed(bigram, 6) + ")";
     }
