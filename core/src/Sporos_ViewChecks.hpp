@@ -81,6 +81,12 @@ template <class ExecutionSpace, class View>
 inline constexpr bool is_accessible =
     Kokkos::SpaceAccessibility<ExecutionSpace, typename View::memory_space>::accessible;
 
+template <class ExecutionSpace, class... Views>
+void require_accessible(Views const&...) {
+  static_assert((is_accessible<ExecutionSpace, Views> && ...),
+                "The execution space cannot reach the memory of one of the Views");
+}
+
 }  // namespace Sporos::Impl
 
 #endif

@@ -60,6 +60,7 @@ void adamw(ExecutionSpace const& space, AdamWOptions const& options, double grad
   using T = typename ParametersView::non_const_value_type;
   using C = ComputeType<T>;
   std::size_t const size = parameters.extent(0);
+  Impl::require_accessible<ExecutionSpace>(gradient, master, first_moment, second_moment, parameters);
   Impl::require_vector("gradient", gradient, size);
   Impl::require_vector("master", master, size);
   Impl::require_vector("first_moment", first_moment, size);
@@ -99,6 +100,7 @@ void adamw(ExecutionSpace const& space, AdamWOptions const& options, double grad
 template <class ExecutionSpace, class XView, class ResultView>
 void sum(ExecutionSpace const& space, XView const& x, ResultView const& result, Workspace<ExecutionSpace>& workspace) {
   static_assert(ResultView::rank() == 0);
+  Impl::require_accessible<ExecutionSpace>(x, result);
   Impl::require_vector("x", x, x.extent(0));
   Kokkos::Profiling::ScopedRegion region("Sporos::sum");
   Impl::reduce<Impl::Reduction::sum, ExecutionSpace, typename XView::non_const_value_type>(
@@ -110,6 +112,7 @@ template <class ExecutionSpace, class XView, class ResultView>
 void squared_norm(ExecutionSpace const& space, XView const& x, ResultView const& result,
                   Workspace<ExecutionSpace>& workspace) {
   static_assert(ResultView::rank() == 0);
+  Impl::require_accessible<ExecutionSpace>(x, result);
   Impl::require_vector("x", x, x.extent(0));
   Kokkos::Profiling::ScopedRegion region("Sporos::squared_norm");
   Impl::reduce<Impl::Reduction::sum_of_squares, ExecutionSpace, typename XView::non_const_value_type>(

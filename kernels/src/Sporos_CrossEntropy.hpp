@@ -43,6 +43,7 @@ void cross_entropy(ExecutionSpace const& space, LogitsView const& logits, Target
   std::size_t const rows = logits.extent(0);
   Impl::require_rows("logits", logits, rows, logits.extent(1));
   Impl::require_vector("targets", targets, rows);
+  Impl::require_accessible<ExecutionSpace>(logits, targets, loss, log_sum_exp);
   Impl::require_vector("loss", loss, rows);
   Impl::require_vector("log_sum_exp", log_sum_exp, rows);
 
@@ -74,6 +75,7 @@ void cross_entropy_backward(ExecutionSpace const& space, LogitsView const& logit
   Impl::require_rows("logits", logits, rows, logits.extent(1));
   Impl::require_vector("targets", targets, rows);
   Impl::require_vector("log_sum_exp", log_sum_exp, rows);
+  Impl::require_accessible<ExecutionSpace>(logits, targets, log_sum_exp, dlogits);
   Impl::require_rows("dlogits", dlogits, rows, logits.extent(1));
 
   Kokkos::Profiling::ScopedRegion region("Sporos::cross_entropy_backward");

@@ -44,6 +44,7 @@ void embedding(ExecutionSpace const& space, TokensView const& tokens, TokenTable
   Impl::require_vector("tokens", tokens, rows);
   Impl::require_rows("token_table", token_table, token_table.extent(0), width);
   Impl::require_rows("position_table", position_table, position_table.extent(0), width);
+  Impl::require_accessible<ExecutionSpace>(tokens, token_table, position_table, y);
   Impl::require_rows("y", y, rows, width);
   SPOROS_THROW_IF(sequence_length < 1 || std::size_t(sequence_length) > position_table.extent(0),
                   "the sequence length is ", sequence_length, ", position_table is ", Impl::extents(position_table));
@@ -81,6 +82,7 @@ void embedding_backward(ExecutionSpace const& space, TokensView const& tokens, D
   std::size_t const rows = tokens.extent(0);
   std::size_t const width = dtoken_table.extent(1);
   Impl::require_vector("tokens", tokens, rows);
+  Impl::require_accessible<ExecutionSpace>(tokens, dy, dtoken_table, dposition_table);
   Impl::require_rows("dy", dy, rows, width);
   Impl::require_rows("dtoken_table", dtoken_table, dtoken_table.extent(0), width);
   Impl::require_rows("dposition_table", dposition_table, dposition_table.extent(0), width);

@@ -46,6 +46,7 @@ void fp8_quantize(ExecutionSpace const& space, XView const& x, ScaleView const& 
   using T = typename XView::non_const_value_type;
   using Fp8 = typename YView::non_const_value_type;
   Impl::require_rows("x", x, x.extent(0), x.extent(1));
+  Impl::require_accessible<ExecutionSpace>(x, scale, y, amax);
   Impl::require_rows("y", y, x.extent(0), x.extent(1));
   Kokkos::Profiling::ScopedRegion region("Sporos::fp8_quantize");
   Impl::fp8_quantize(space, std::int64_t(x.extent(0)),
@@ -68,6 +69,7 @@ void fp8_dequantize(ExecutionSpace const& space, YView const& y, ScaleView const
   using T = typename XView::non_const_value_type;
   using Fp8 = typename YView::non_const_value_type;
   Impl::require_rows("y", y, y.extent(0), y.extent(1));
+  Impl::require_accessible<ExecutionSpace>(y, scale, x);
   Impl::require_rows("x", x, y.extent(0), y.extent(1));
   Kokkos::Profiling::ScopedRegion region("Sporos::fp8_dequantize");
   Impl::fp8_dequantize(space, std::int64_t(y.extent(0)),
@@ -86,6 +88,7 @@ void fp8_dequantize(ExecutionSpace const& space, YView const& y, ScaleView const
 template <class Fp8, class ExecutionSpace, class AmaxView, class ScaleView>
 void fp8_update_scale(ExecutionSpace const& space, AmaxView const& amax, ScaleView const& scale) {
   static_assert(AmaxView::rank() == 0 && ScaleView::rank() == 0);
+  Impl::require_accessible<ExecutionSpace>(amax, scale);
   float const largest(Fp8::from_bits(typename Fp8::Bits(Fp8::Format::largest)));
   Kokkos::Profiling::ScopedRegion region("Sporos::fp8_update_scale");
   Impl::fp8_update_scale(space, Impl::Fp8UpdateScale{largest, amax.data(), scale.data()});

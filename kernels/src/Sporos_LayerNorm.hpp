@@ -45,6 +45,7 @@ void residual_dropout_layernorm(ExecutionSpace const& space, XView const& x, Res
                                 RstdView const& rstd) {
   using T = typename YView::non_const_value_type;
   std::size_t const rows = x.extent(0), columns = x.extent(1);
+  Impl::require_accessible<ExecutionSpace>(x, residual, gamma, beta, residual_out, y, mean, rstd);
   Impl::require_rows("x", x, rows, columns);
   Impl::require_rows_or_none("residual", residual, rows, columns);
   Impl::require_vector("gamma", gamma, columns);
@@ -100,6 +101,8 @@ void residual_dropout_layernorm_backward(ExecutionSpace const& space, DyView con
                                          Workspace<ExecutionSpace>& workspace) {
   using T = typename DxView::non_const_value_type;
   std::size_t const rows = dy.extent(0), columns = dy.extent(1);
+  Impl::require_accessible<ExecutionSpace>(dy, dresidual_out, residual_out, gamma, mean, rstd, dx, dresidual, dgamma,
+                                           dbeta);
   Impl::require_rows("dy", dy, rows, columns);
   Impl::require_rows_or_none("dresidual_out", dresidual_out, rows, columns);
   Impl::require_rows("residual_out", residual_out, rows, columns);

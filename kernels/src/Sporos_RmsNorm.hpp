@@ -40,6 +40,7 @@ void residual_dropout_rmsnorm(ExecutionSpace const& space, XView const& x, Resid
                               ResidualOutView const& residual_out, YView const& y, RstdView const& rstd) {
   using T = typename YView::non_const_value_type;
   std::size_t const rows = x.extent(0), columns = x.extent(1);
+  Impl::require_accessible<ExecutionSpace>(x, residual, gamma, residual_out, y, rstd);
   Impl::require_rows("x", x, rows, columns);
   Impl::require_rows_or_none("residual", residual, rows, columns);
   Impl::require_vector("gamma", gamma, columns);
@@ -90,6 +91,7 @@ void residual_dropout_rmsnorm_backward(ExecutionSpace const& space, DyView const
                                        Workspace<ExecutionSpace>& workspace) {
   using T = typename DxView::non_const_value_type;
   std::size_t const rows = dy.extent(0), columns = dy.extent(1);
+  Impl::require_accessible<ExecutionSpace>(dy, dresidual_out, residual_out, gamma, rstd, dx, dresidual, dgamma);
   Impl::require_rows("dy", dy, rows, columns);
   Impl::require_rows_or_none("dresidual_out", dresidual_out, rows, columns);
   Impl::require_rows("residual_out", residual_out, rows, columns);
