@@ -9,8 +9,10 @@
 //
 // Inlining is forced: on a GPU a real call would put fragments into memory; on a host a function that was not inlined
 // would be one weak symbol, of which the linker keeps the copy of some level.
-#if defined(__CUDACC__) || defined(__HIPCC__)
+#if defined(__CUDACC__)
 #define SPOROS_FUNCTION __host__ __device__ __forceinline__
+#elif defined(__HIPCC__)
+#define SPOROS_FUNCTION __host__ __device__ inline __attribute__((always_inline))
 #else
 #define SPOROS_FUNCTION inline __attribute__((always_inline))
 #endif
