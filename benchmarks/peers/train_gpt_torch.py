@@ -3,10 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The work of train_gpt in PyTorch, on a CPU: the same GPT-2 model, AdamW, clipping by global norm.
 
-Prints one JSON line about itself when it is warm. Then each line of its standard input is a number of steps, and each
-answer a JSON list of their durations in seconds. benchmarks/train_gpt.py drives it; it can be driven by hand as well:
+Prints one JSON line about itself when it is warm. Then each line of its standard input is a number of steps and a number of
+seconds, and each answer a JSON list of durations in seconds: of so many steps, or of fewer, at least one, when the seconds
+are over. benchmarks/train_gpt.py drives it; it can be driven by hand as well:
 
-    echo 20 | python3 benchmarks/peers/train_gpt_torch.py --threads 1 --precision fp32
+    echo 20 60 | python3 benchmarks/peers/train_gpt_torch.py --threads 1 --precision fp32
 """
 
 import argparse
@@ -82,6 +83,7 @@ def main():
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--sequences", type=int, default=8, help="in a step")
     parser.add_argument("--warmup-steps", type=int, default=3)
+    parser.add_argument("--warmup-seconds", type=float, default=20)
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
@@ -109,8 +111,13 @@ def main():
         loss.item()
         return time.perf_counter() - start
 
-    for _ in range(options.warmup_steps):
-        step()
+    def steps(number, seconds):
+        durations = [step()]
+        while len(durations) < number and sum(durations) < seconds:
+            durations.append(step())
+        return durations
+
+    steps(options.warmup_steps, options.warmup_seconds)
     print(json.dumps({
         "torch": torch.__version__,
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -118,7 +125,8 @@ def main():
         "matmul_gflops": max(matmul_gflops(dtype), matmul_gflops(torch.float32)),
     }), flush=True)
     for line in sys.stdin:
-        print(json.dumps([step() for _ in range(int(line))]), flush=True)
+        number, seconds = line.split()
+        print(json.dumps(steps(int(number), float(seconds))), flush=True)
 
 
 if __name__ == "__main__":
