@@ -50,8 +50,8 @@ void for_each_item(char const* label, ExecutionSpace const& space, std::int64_t 
 template <class ExecutionSpace, class T>
 void forward_host(ExecutionSpace const& space, FlashAttentionArguments<T> const& arguments) {
   FlashAttentionForwardHostKernel<T> const kernel = flash_attention_forward_kernels(best_host_level());
-  int const tiles                                 = kernel.tiles(arguments);
-  std::int64_t const heads                        = std::int64_t(arguments.batch) * arguments.heads;
+  int const tiles = kernel.tiles(arguments);
+  std::int64_t const heads = std::int64_t(arguments.batch) * arguments.heads;
   for_each_item("Sporos::flash_attention::forward", space, heads * tiles, kernel.scratch_bytes(arguments),
                 [=](int item, void* scratch) {
                   int const head = int(item % heads);
@@ -64,15 +64,16 @@ void forward_host(ExecutionSpace const& space, FlashAttentionArguments<T> const&
 template <class ExecutionSpace, class T>
 FlashAttentionBackwardPlan plan_host(ExecutionSpace const& space, FlashAttentionArguments<T> const& a) {
   FlashAttentionBackwardHostKernel<T> const kernel = flash_attention_backward_kernels(best_host_level());
-  auto const tiling          = kernel.tiling(a);
-  auto const blocks          = [](int size, int block) { return size / block + (size % block != 0); };
+  auto const tiling = kernel.tiling(a);
+  auto const blocks = [](int size, int block) { return size / block + (size % block != 0); };
   std::int64_t const threads = space.concurrency();
-  std::int64_t const heads   = std::max<std::int64_t>(1, std::int64_t(a.batch) * a.kv_heads);
-  int const padded_queries   = blocks(a.queries, tiling.queries) * tiling.queries;
+  std::int64_t const heads = std::max<std::int64_t>(1, std::int64_t(a.batch) * a.kv_heads);
+  int const padded_queries = blocks(a.queries, tiling.queries) * tiling.queries;
 
-  std::int64_t const bytes = std::int64_t(sizeof(ComputeType<T>)) * a.batch * a.heads * padded_queries * tiling.head_dim;
-  std::int64_t const held  = (std::int64_t(32) << 20) / std::max<std::int64_t>(1, bytes);
-  std::int64_t const even  = heads >= 4 * threads ? 1 : threads / std::gcd(heads, threads);
+  std::int64_t const bytes =
+      std::int64_t(sizeof(ComputeType<T>)) * a.batch * a.heads * padded_queries * tiling.head_dim;
+  std::int64_t const held = (std::int64_t(32) << 20) / std::max<std::int64_t>(1, bytes);
+  std::int64_t const even = heads >= 4 * threads ? 1 : threads / std::gcd(heads, threads);
   std::int64_t const slots = std::min({even, held, std::int64_t(blocks(a.keys, tiling.keys))});
   return {int(std::max<std::int64_t>(1, slots)), padded_queries, tiling.head_dim};
 }
@@ -80,8 +81,8 @@ FlashAttentionBackwardPlan plan_host(ExecutionSpace const& space, FlashAttention
 template <class ExecutionSpace, class T>
 void backward_host(ExecutionSpace const& space, FlashAttentionBackwardArguments<T> const& arguments) {
   FlashAttentionBackwardHostKernel<T> const kernel = flash_attention_backward_kernels(best_host_level());
-  FlashAttentionArguments<T> const& forward        = arguments.forward;
-  int const blocks                                 = arguments.padded_queries / kernel.tiling(forward).queries;
+  FlashAttentionArguments<T> const& forward = arguments.forward;
+  int const blocks = arguments.padded_queries / kernel.tiling(forward).queries;
   int const heads = forward.heads, kv_heads = forward.kv_heads, slots = arguments.slots;
   std::int64_t const all_heads = std::int64_t(forward.batch) * heads;
 
@@ -138,22 +139,22 @@ void flash_attention_backward(ExecutionSpace const& space, FlashAttentionBackwar
                               Workspace<ExecutionSpace>& workspace) {
   FlashAttentionBackwardPlan const plan = Impl::plan(space, arguments.forward);
   WorkspaceSizes<T> const sizes(arguments.forward, plan);
-  arguments.slots           = plan.slots;
-  arguments.padded_queries  = plan.padded_queries;
+  arguments.slots = plan.slots;
+  arguments.padded_queries = plan.padded_queries;
   arguments.padded_head_dim = plan.padded_head_dim;
-  arguments.dq_sums         = workspace.template take<ComputeType<T>>(sizes.all()).data();
-  arguments.lse_log2        = arguments.dq_sums + sizes.dq_sums;
-  arguments.delta           = arguments.lse_log2 + sizes.rows;
+  arguments.dq_sums = workspace.template take<ComputeType<T>>(sizes.all()).data();
+  arguments.lse_log2 = arguments.dq_sums + sizes.dq_sums;
+  arguments.delta = arguments.lse_log2 + sizes.rows;
   if constexpr (is_host_space<ExecutionSpace>)
     backward_host(space, arguments);
   else
     flash_attention_backward_device(space, arguments);
 }
 
-#define SPOROS_INSTANTIATE_TYPE(Space, T)                                                                        \
-  template void flash_attention_forward<Space, T>(Space const&, FlashAttentionArguments<T> const&);              \
-  template std::size_t flash_attention_backward_workspace_bytes<Space, T>(Space const&,                          \
-                                                                          FlashAttentionArguments<T> const&);    \
+#define SPOROS_INSTANTIATE_TYPE(Space, T)                                                                     \
+  template void flash_attention_forward<Space, T>(Space const&, FlashAttentionArguments<T> const&);           \
+  template std::size_t flash_attention_backward_workspace_bytes<Space, T>(Space const&,                       \
+                                                                          FlashAttentionArguments<T> const&); \
   template void flash_attention_backward<Space, T>(Space const&, FlashAttentionBackwardArguments<T>, Workspace<Space>&);
 #define SPOROS_INSTANTIATE(Space)        \
   SPOROS_INSTANTIATE_TYPE(Space, double) \

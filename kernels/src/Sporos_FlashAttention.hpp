@@ -26,7 +26,7 @@ enum class CausalMask {
 };
 
 struct FlashAttentionOptions {
-  double scale      = 0;  ///< of the scores, positive; 0 stands for 1/√head_dim
+  double scale = 0;  ///< of the scores, positive; 0 stands for 1/√head_dim
   CausalMask causal = CausalMask::none;
   /// of the probabilities; index ((batch · heads + head) · seq_q + i) · seq_k + j, plus first_element
   Dropout dropout = {};
@@ -97,19 +97,19 @@ auto flash_attention_arguments(QView const& q, KView const& k, VView const& v, F
   SPOROS_THROW_IF(!(dropped >= 0 && dropped < 1), "the dropout probability is ", dropped, "; it must be in [0, 1)");
 
   FlashAttentionArguments<T> a{};
-  a.q        = q_heads;
-  a.k        = k_heads;
-  a.v        = v_heads;
-  a.batch    = int(q.extent(0));
-  a.heads    = int(heads);
+  a.q = q_heads;
+  a.k = k_heads;
+  a.v = v_heads;
+  a.batch = int(q.extent(0));
+  a.heads = int(heads);
   a.kv_heads = int(kv_heads);
-  a.queries  = int(q.extent(1));
-  a.keys     = int(k.extent(1));
+  a.queries = int(q.extent(1));
+  a.keys = int(k.extent(1));
   a.head_dim = int(head_dim);
-  a.causal   = options.causal != CausalMask::none;
+  a.causal = options.causal != CausalMask::none;
   a.diagonal = options.causal == CausalMask::bottom_right ? a.keys - a.queries : 0;
-  a.scale    = C(options.scale > 0 ? options.scale : 1 / std::sqrt(double(head_dim)));
-  a.dropout  = options.dropout;
+  a.scale = C(options.scale > 0 ? options.scale : 1 / std::sqrt(double(head_dim)));
+  a.dropout = options.dropout;
   return a;
 }
 
@@ -137,8 +137,8 @@ template <class ExecutionSpace, class QView, class KView, class VView, class OVi
 void flash_attention_forward(ExecutionSpace const& space, QView const& q, KView const& k, VView const& v,
                              FlashAttentionOptions const& options, OView const& o, LseView const& lse) {
   auto arguments = Impl::flash_attention_arguments<ExecutionSpace>(q, k, v, options, o, lse);
-  arguments.o    = Impl::head_tensor<typename OView::value_type>("o", o);
-  arguments.lse  = {lse.data(), std::int64_t(lse.stride(0)), std::int64_t(lse.stride(1))};
+  arguments.o = Impl::head_tensor<typename OView::value_type>("o", o);
+  arguments.lse = {lse.data(), std::int64_t(lse.stride(0)), std::int64_t(lse.stride(1))};
   Kokkos::Profiling::ScopedRegion region("Sporos::flash_attention_forward");
   Impl::flash_attention_forward(space, arguments);
 }
@@ -149,11 +149,11 @@ template <class ExecutionSpace, class QView, class KView>
 std::size_t flash_attention_backward_workspace_bytes(ExecutionSpace const& space, QView const& q, KView const& k) {
   static_assert(QView::rank() == 4 && KView::rank() == 4, "q and k are (batch, sequence, heads, head_dim)");
   Impl::FlashAttentionArguments<typename QView::non_const_value_type> a{};
-  a.batch    = int(q.extent(0));
-  a.heads    = int(q.extent(2));
+  a.batch = int(q.extent(0));
+  a.heads = int(q.extent(2));
   a.kv_heads = int(k.extent(2));
-  a.queries  = int(q.extent(1));
-  a.keys     = int(k.extent(1));
+  a.queries = int(q.extent(1));
+  a.keys = int(k.extent(1));
   a.head_dim = int(q.extent(3));
   return Impl::flash_attention_backward_workspace_bytes(space, a);
 }
@@ -196,14 +196,14 @@ void flash_attention_backward(ExecutionSpace const& space, QView const& q, KView
   Impl::require_same_extents("k", k, "dv", dv);
 
   // The backward pass reads o and lse through members that the forward pass writes through.
-  auto const o_heads      = Impl::head_tensor<T const>("o", o);
-  arguments.forward.o     = {const_cast<T*>(o_heads.data), o_heads.batch_stride, o_heads.sequence_stride,
-                             o_heads.head_stride};
-  arguments.forward.lse   = {const_cast<C*>(lse.data()), std::int64_t(lse.stride(0)), std::int64_t(lse.stride(1))};
-  arguments.d_o           = Impl::head_tensor<T const>("d_o", d_o);
-  arguments.dq            = Impl::head_tensor<T>("dq", dq);
-  arguments.dk            = Impl::head_tensor<T>("dk", dk);
-  arguments.dv            = Impl::head_tensor<T>("dv", dv);
+  auto const o_heads = Impl::head_tensor<T const>("o", o);
+  arguments.forward.o = {const_cast<T*>(o_heads.data), o_heads.batch_stride, o_heads.sequence_stride,
+                         o_heads.head_stride};
+  arguments.forward.lse = {const_cast<C*>(lse.data()), std::int64_t(lse.stride(0)), std::int64_t(lse.stride(1))};
+  arguments.d_o = Impl::head_tensor<T const>("d_o", d_o);
+  arguments.dq = Impl::head_tensor<T>("dq", dq);
+  arguments.dk = Impl::head_tensor<T>("dk", dk);
+  arguments.dv = Impl::head_tensor<T>("dv", dv);
   Kokkos::Profiling::ScopedRegion region("Sporos::flash_attention_backward");
   Impl::flash_attention_backward(space, arguments, workspace);
 }

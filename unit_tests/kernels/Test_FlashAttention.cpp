@@ -1,17 +1,14 @@
 // SPDX-FileCopyrightText: The Sporos authors
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "Sporos_FlashAttention.hpp"
-
 #include <Kokkos_Core.hpp>
 #include <catch2/catch_message.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
-#include <cstring>
-#include <memory>
 
 #include "AttentionReference.hpp"
-#include "impl/Sporos_FlashAttention_Host.hpp"
+#include "AttentionTesting.hpp"
+#include "Sporos_FlashAttention.hpp"
 #include "impl/Sporos_HostLevel.hpp"
 
 namespace Sporos {
@@ -27,40 +24,10 @@ using namespace Sporos;
 using namespace Sporos::Testing;
 using Space = Kokkos::DefaultExecutionSpace;
 
-/// Scratch that starts as NaN
-class Scratch {
- public:
-  explicit Scratch(std::size_t bytes) : m_memory(bytes + 64) { std::memset(m_memory.data(), 0xff, m_memory.size()); }
-  void* get() { return m_memory.data() + (64 - reinterpret_cast<std::uintptr_t>(m_memory.data()) % 64) % 64; }
-
- private:
-  std::vector<unsigned char> m_memory;
-};
-
-/// Forward and backward by the kernels of one level, item after item
 template <class T>
 void run_level(AttentionProblem<T>& problem, Impl::HostLevel level, int slots) {
-  Impl::FlashAttentionForwardHostKernel<T> const forward   = Impl::flash_attention_forward_kernels(level);
-  Impl::FlashAttentionBackwardHostKernel<T> const backward = Impl::flash_attention_backward_kernels(level);
-
-  auto const a = problem.arguments();
-  for (int batch = 0; batch < a.batch; ++batch)
-    for (int head = 0; head < a.heads; ++head)
-      for (int tile = 0; tile < forward.tiles(a); ++tile)
-        forward.tile(a, batch, head, tile, Scratch(forward.scratch_bytes(a)).get());
-
-  auto const tiling = backward.tiling(a);
-  int const blocks  = (a.queries + tiling.queries - 1) / tiling.queries;
-  auto const b      = problem.backward_arguments(slots, blocks * tiling.queries, tiling.head_dim);
-  for (int batch = 0; batch < a.batch; ++batch) {
-    for (int head = 0; head < a.heads; ++head)
-      for (int block = 0; block < blocks; ++block) backward.prepare(b, batch, head, block);
-    for (int kv_head = 0; kv_head < a.kv_heads; ++kv_head)
-      for (int slot = 0; slot < slots; ++slot)
-        backward.slot(b, batch, kv_head, slot, Scratch(backward.scratch_bytes(a)).get());
-    for (int head = 0; head < a.heads; ++head)
-      for (int block = 0; block < blocks; ++block) backward.finish(b, batch, head, block);
-  }
+  run_host_kernels<T>(problem, Impl::flash_attention_forward_kernels(level),
+                      Impl::flash_attention_backward_kernels(level), slots);
 }
 
 // -------------------------------------------------------------------------------- the public functions
@@ -73,19 +40,23 @@ using Tensor = Kokkos::View<U****, Kokkos::LayoutStride, Space::memory_space>;
 template <class U>
 Tensor<U> strided(std::size_t batch, std::size_t sequence, std::size_t heads, std::size_t d) {
   std::size_t const row = d + 8;
-  return Tensor<U>("strided", Kokkos::LayoutStride(batch, row, sequence, batch * row, heads, sequence * batch * row, d, 1));
+  return Tensor<U>("strided",
+                   Kokkos::LayoutStride(batch, row, sequence, batch * row, heads, sequence * batch * row, d, 1));
 }
 
 template <class U>
 Tensor<U> to_device(std::vector<U> const& values, std::size_t batch, std::size_t sequence, std::size_t heads,
                     std::size_t d) {
   Tensor<U> const view = strided<U>(batch, sequence, heads, d);
-  Kokkos::View<U const****, Kokkos::LayoutRight, Kokkos::HostSpace> const host(values.data(), batch, sequence, heads, d);
+  Kokkos::View<U const****, Kokkos::LayoutRight, Kokkos::HostSpace> const host(values.data(), batch, sequence, heads,
+                                                                               d);
   Kokkos::View<U****, Kokkos::LayoutRight, Space::memory_space> const dense("dense", batch, sequence, heads, d);
   Kokkos::deep_copy(dense, host);
   Kokkos::parallel_for(
       "copy", Kokkos::MDRangePolicy<Space, Kokkos::Rank<4>>({0, 0, 0, 0}, {batch, sequence, heads, d}),
-      KOKKOS_LAMBDA(std::size_t b, std::size_t s, std::size_t h, std::size_t c) { view(b, s, h, c) = dense(b, s, h, c); });
+      KOKKOS_LAMBDA(std::size_t b, std::size_t s, std::size_t h, std::size_t c) {
+        view(b, s, h, c) = dense(b, s, h, c);
+      });
   return view;
 }
 
@@ -94,9 +65,12 @@ std::vector<U> to_host(Tensor<U> const& view) {
   Kokkos::View<U****, Kokkos::LayoutRight, Space::memory_space> const dense("dense", view.extent(0), view.extent(1),
                                                                             view.extent(2), view.extent(3));
   Kokkos::parallel_for(
-      "copy", Kokkos::MDRangePolicy<Space, Kokkos::Rank<4>>({0, 0, 0, 0},
-                                                            {view.extent(0), view.extent(1), view.extent(2), view.extent(3)}),
-      KOKKOS_LAMBDA(std::size_t b, std::size_t s, std::size_t h, std::size_t c) { dense(b, s, h, c) = view(b, s, h, c); });
+      "copy",
+      Kokkos::MDRangePolicy<Space, Kokkos::Rank<4>>({0, 0, 0, 0},
+                                                    {view.extent(0), view.extent(1), view.extent(2), view.extent(3)}),
+      KOKKOS_LAMBDA(std::size_t b, std::size_t s, std::size_t h, std::size_t c) {
+        dense(b, s, h, c) = view(b, s, h, c);
+      });
   auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), dense);
   return std::vector<U>(host.data(), host.data() + host.size());
 }
@@ -104,7 +78,7 @@ std::vector<U> to_host(Tensor<U> const& view) {
 /// Forward and backward through the public functions, with strided Views
 template <class T>
 void run_public(AttentionProblem<T>& p, FlashAttentionOptions const& options) {
-  using C              = ComputeType<T>;
+  using C = ComputeType<T>;
   AttentionCase const& c = p.shape();
   std::size_t const batch = c.batch, queries = c.queries, keys = c.keys, heads = c.heads, kv_heads = c.kv_heads;
   std::size_t const d = c.head_dim;
@@ -122,7 +96,7 @@ void run_public(AttentionProblem<T>& p, FlashAttentionOptions const& options) {
   space.fence();
   CHECK(workspace.bytes() == flash_attention_backward_workspace_bytes(space, q, k));
 
-  p.o  = to_host(o);
+  p.o = to_host(o);
   p.dq = to_host(dq);
   p.dk = to_host(dk);
   p.dv = to_host(dv);
@@ -137,48 +111,9 @@ void run_public(AttentionProblem<T>& problem) {
 
 // -------------------------------------------------------------------------------- tests
 
-void require_as_good_as_plain(AttentionErrors const& errors) {
-  CHECK(errors.o <= 2);
-  CHECK(errors.lse <= 2);
-  CHECK(errors.dq <= 2);
-  CHECK(errors.dk <= 2);
-  CHECK(errors.dv <= 2);
-}
-
-// Lengths: 1: a lone pair; 17: less than a block; 64: exactly one; 129: one row in the last; 300: several, and no multiple.
-// Jumps: none; 2 stays below the bound of the optimistic softmax; 150 exceeds any exponent of a float.
-// 8, 40: most of a tile is padding; 72, 136: the last columns of a wider one.
-std::vector<AttentionCase> const cases = {
-    {64, 1, 1},
-    {64, 17, 17, CausalMask::bottom_right},
-    {64, 64, 64, CausalMask::top_left},
-    {128, 129, 129, CausalMask::bottom_right, 2},
-    {64, 300, 300, CausalMask::bottom_right},
-    {64, 300, 300, CausalMask::none, 150},
-    {64, 300, 300, CausalMask::bottom_right, 150},
-    {128, 300, 300, CausalMask::none, 2},
-    {8, 70, 90},
-    {40, 90, 70, CausalMask::top_left},
-    {72, 65, 129},
-    {136, 66, 130, CausalMask::bottom_right},
-    {256, 65, 65, CausalMask::bottom_right},
-    // Rows without a key, at the start and everywhere; more keys than queries; no query
-    {64, 200, 70, CausalMask::bottom_right},
-    {64, 200, 70, CausalMask::top_left},
-    {64, 70, 0},
-    {64, 70, 0, CausalMask::bottom_right},
-    {128, 5, 200, CausalMask::bottom_right},
-    {64, 0, 70},
-    // Batch and heads, grouped
-    {64, 100, 130, CausalMask::bottom_right, 150, 2, 6, 2},
-    {64, 70, 130, CausalMask::top_left, 0, 2, 4, 1},
-    {.head_dim = 64, .queries = 130, .keys = 130, .causal = CausalMask::bottom_right, .heads = 2, .kv_heads = 2, .dropout = 0.2},
-    {.head_dim = 64, .queries = 70, .keys = 150, .batch = 2, .heads = 4, .kv_heads = 2, .dropout = 0.5},
-};
-
 TEMPLATE_TEST_CASE("flash attention equals the exact result, at every host level", "[attention]", double, float,
                    bfloat16) {
-  for (AttentionCase const& shape : cases) {
+  for (AttentionCase const& shape : attention_cases) {
     INFO(text_of(shape));
     AttentionProblem<TestType> problem(shape);
     AttentionReference<TestType> const reference(problem);
@@ -192,9 +127,9 @@ TEMPLATE_TEST_CASE("flash attention equals the exact result, at every host level
   }
 }
 
-TEMPLATE_TEST_CASE("flash attention equals the exact result in the default execution space", "[attention]", double, float,
-                   bfloat16) {
-  for (AttentionCase const& shape : cases) {
+TEMPLATE_TEST_CASE("flash attention equals the exact result in the default execution space", "[attention]", double,
+                   float, bfloat16) {
+  for (AttentionCase const& shape : attention_cases) {
     INFO(text_of(shape));
     AttentionProblem<TestType> problem(shape);
     AttentionReference<TestType> const reference(problem);
@@ -204,7 +139,8 @@ TEMPLATE_TEST_CASE("flash attention equals the exact result in the default execu
 }
 
 TEST_CASE("a NaN in a key reaches exactly the queries that see it", "[attention]") {
-  AttentionCase const shape{.head_dim = 64, .queries = 150, .keys = 150, .causal = CausalMask::bottom_right, .nan_key = 140};
+  AttentionCase const shape{
+      .head_dim = 64, .queries = 150, .keys = 150, .causal = CausalMask::bottom_right, .nan_key = 140};
   AttentionProblem<float> problem(shape);
   AttentionReference<float> const reference(problem);
   run_public(problem);
@@ -238,13 +174,13 @@ TEST_CASE("the gradients of flash attention are those of central differences", "
   for (Input const& input : {Input{&Problem::q, &Problem::dq, "q"}, Input{&Problem::k, &Problem::dk, "k"},
                              Input{&Problem::v, &Problem::dv, "v"}}) {
     std::vector<double> const& gradient = problem.*input.gradient;
-    double largest                      = 0;
+    double largest = 0;
     for (double const g : gradient) largest = std::max(largest, std::abs(g));
     REQUIRE(largest > 0);
     std::size_t const stride = std::max<std::size_t>(1, gradient.size() / 97);  // no multiple of anything in the shapes
     for (std::size_t i = 0; i < gradient.size(); i += stride) {
       INFO("d" << input.name << "[" << i << "]");
-      double const h                          = 0x1p-13;
+      double const h = 0x1p-13;
       Problem above = problem, below = problem;
       (above.*input.values)[i] += h;
       (below.*input.values)[i] -= h;
@@ -292,7 +228,8 @@ TEST_CASE("the gradients are bitwise repeatable", "[attention]") {
 
 TEST_CASE("forward and backward over 32768 keys take less than 64 MB beyond their tensors", "[attention]") {
   Space const space;
-  Kokkos::View<float****, Kokkos::LayoutRight, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const q(nullptr, 1, 32768, 1, 64);
+  Kokkos::View<float****, Kokkos::LayoutRight, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const q(nullptr, 1, 32768, 1,
+                                                                                                64);
   std::size_t const workspace = flash_attention_backward_workspace_bytes(space, q, q);
   CHECK(workspace >= 32768 * 64 * sizeof(float));
   std::size_t scratch = 0;
@@ -303,7 +240,8 @@ TEST_CASE("forward and backward over 32768 keys take less than 64 MB beyond thei
         Impl::flash_attention_forward_kernels(Impl::best_host_level());
     Impl::FlashAttentionBackwardHostKernel<float> const backward =
         Impl::flash_attention_backward_kernels(Impl::best_host_level());
-    scratch = std::max(forward.scratch_bytes(a), backward.scratch_bytes(a)) * std::size_t(std::min(space.concurrency(), 16));
+    scratch =
+        std::max(forward.scratch_bytes(a), backward.scratch_bytes(a)) * std::size_t(std::min(space.concurrency(), 16));
   }
   CHECK(workspace + scratch < 64'000'000);
 }
@@ -317,7 +255,8 @@ TEST_CASE("arguments of flash attention that do not fit are refused by name", "[
   View3 const lse("lse", 2, 4, 5);
   FlashAttentionOptions const options;
   auto const forward = [&](auto const& q, auto const& k, auto const& v, FlashAttentionOptions const& options,
-                           auto const& o, auto const& lse) { flash_attention_forward(space, q, k, v, options, o, lse); };
+                           auto const& o,
+                           auto const& lse) { flash_attention_forward(space, q, k, v, options, o, lse); };
   CHECK_NOTHROW(forward(q, k, k, options, o, lse));
   CHECK_THROWS_AS(forward(q, View4("k", 1, 7, 2, 16), View4("v", 1, 7, 2, 16), options, o, lse), InvalidArgument);
   CHECK_THROWS_AS(forward(q, View4("k", 2, 7, 2, 8), View4("v", 2, 7, 2, 8), options, o, lse), InvalidArgument);
@@ -342,7 +281,8 @@ TEST_CASE("arguments of flash attention that do not fit are refused by name", "[
   Kokkos::View<float****, Kokkos::LayoutLeft, Space::memory_space> const left("left", 2, 7, 2, 16);
   CHECK_THROWS_AS(forward(q, left, k, options, o, lse), InvalidArgument);
   View4 const short_dk("dk", 2, 6, 2, 16);
-  CHECK_THROWS_AS(flash_attention_backward(space, q, k, k, o, lse, o, options, q, short_dk, k, workspace), InvalidArgument);
+  CHECK_THROWS_AS(flash_attention_backward(space, q, k, k, o, lse, o, options, q, short_dk, k, workspace),
+                  InvalidArgument);
   CHECK_THROWS_AS(flash_attention_backward(space, q, k, k, o, lse, k, options, q, k, k, workspace), InvalidArgument);
 }
 

@@ -28,11 +28,11 @@ inline constexpr C infinity = C(__builtin_huge_val());
 
 /// The places in products where a tile will stand, as flags. An architecture packs, swizzles or transposes accordingly.
 enum class Use : unsigned {
-  left             = 1,   // A in A B and A Bᵀ: its rows stay while B streams past
-  left_transposed  = 2,   // A in Aᵀ B
-  right            = 4,   // B in A B and Aᵀ B
-  right_transposed = 8,   // B in A Bᵀ
-  column_values    = 16,  // a value for each column of a fragment
+  left = 1,              // A in A B and A Bᵀ: its rows stay while B streams past
+  left_transposed = 2,   // A in Aᵀ B
+  right = 4,             // B in A B and Aᵀ B
+  right_transposed = 8,  // B in A Bᵀ
+  column_values = 16,    // a value for each column of a fragment
 };
 
 SPOROS_FUNCTION constexpr Use operator|(Use a, Use b) { return Use(unsigned(a) | unsigned(b)); }
@@ -53,6 +53,13 @@ struct BlockRange {
   int begin;
   int end;
   SPOROS_FUNCTION bool contains(int n) const { return begin <= n && n < end; }
+};
+
+/// The columns of a fragment that matter: first ... last, shifted by the row. What lies outside is masked afterwards, so
+/// an architecture may leave it out of a product or not.
+struct Band {
+  std::int64_t first;  // column c of row r matters if r + first <= c ...
+  std::int64_t last;   // ... and c <= r + last
 };
 
 // ------------------------------------------------------------------------------------- what an architecture defines
@@ -116,10 +123,32 @@ SPOROS_FUNCTION void map(Fragment<Arch, C, Rows, Cols>& x, F const& f) {
   x.for_each([&](C& element, auto, int row, int column) { element = f(row, column, element); });
 }
 
+/// x[row][col] *= factor where the mask, a function of (row, col), does not keep it
+template <class Arch, class C, int Rows, int Cols, class Mask>
+SPOROS_FUNCTION void scale_dropped(Fragment<Arch, C, Rows, Cols>& x, C factor, Mask const& mask) {
+  map(x, [&](int row, int column, C element) { return mask.keeps(row, column) ? element : factor * element; });
+}
+
+// Products of which a band matters. Outside of it S is undefined, and the factors P and B are zero.
+
+template <class Arch, class C, int Rows, int Cols, class A, class B>
+SPOROS_FUNCTION void mma_abt(Fragment<Arch, C, Rows, Cols>& S, A const& a, B const& b, Band const&) {
+  mma_abt(S, a, b);
+}
+template <class Arch, class C, int Rows, int Cols, class P, class B>
+SPOROS_FUNCTION void mma_ab(Fragment<Arch, C, Rows, Cols>& O, P& p, B const& b, Band const&) {
+  mma_ab(O, p, b);
+}
+template <class Arch, class C, int Rows, int Cols, class A, class B>
+SPOROS_FUNCTION void mma_atb(ColumnSums<Arch, C, Rows, Cols>& sums, A const& a, B& b, Band const&) {
+  mma_atb(sums, a, b);
+}
+
 /// f(row, col, x[row][col], y[row][col]), which may change both
 template <class Arch, class C, int Rows, int Cols, class F>
 SPOROS_FUNCTION void update(Fragment<Arch, C, Rows, Cols>& x, Fragment<Arch, C, Rows, Cols>& y, F const& f) {
-  x.for_each_with(y, [&](C& x_element, C& y_element, auto, int row, int column) { f(row, column, x_element, y_element); });
+  x.for_each_with(y,
+                  [&](C& x_element, C& y_element, auto, int row, int column) { f(row, column, x_element, y_element); });
 }
 
 /// f(values of one row...) for each row
@@ -176,43 +205,42 @@ SPOROS_FUNCTION RowVector<Arch, C, Rows> total(RowPartial<Arch, C, Rows> const& 
 
 /// What an architecture promises for numbers of type T, in the shapes of an attention tile.
 template <class Arch, class T, class C = ComputeType<T>>
-concept TileArchitecture =
-    requires(Team<Arch>& team, Pipeline<Arch, T, Use::left, 64, 64, 1>& queries,
-             Pipeline<Arch, T, Use::left | Use::left_transposed, 64, 64, 1>& both,
-             Pipeline<Arch, T, Use::right_transposed, 64, 64, 2>& keys, Pipeline<Arch, T, Use::right, 64, 64, 2>& values,
-             Pipeline<Arch, C, Use::column_values, 64, 1, 2>& sums, Fragment<Arch, C, 64, 64>& S,
-             Fragment<Arch, C, 64, 64>& O, Operand<Arch, T, Use::left, 64, 64>& P,
-             Operand<Arch, T, Use::left | Use::right, 64, 64>& dS, ColumnSums<Arch, C, 64, 64>& dQ,
-             RowVector<Arch, C, 64>& m, Matrix<T const> source, Matrix<C const> values_of_columns, Matrix<T> o,
-             Matrix<C> lse, int n, C x, C (*op)(C, C), bool (*predicate)(C)) {
-      // From here on block n means rows n Rows ... of this matrix. Every block opened before must have been released;
-      // the team comes together here if buffers are to be used again.
-      keys.open(source, BlockRange());
-      keys.load(n);      // producer: starts the transfer of block n as soon as a buffer is free
-      keys.prefetch(n);  // consumer: the same where there is no producer, a hint; allowed after wait(n + 1)
-      keys.wait(n);      // a handle on block n, complete, seen by the team; zeros behind the matrix' last row and column
-      keys.release(n);   // this thread reads block n no more
-      sums.open(values_of_columns, BlockRange());
-      sums.wait(n)(n);  // the value of a column; the matrix has one column and a multiple of Rows rows
+concept TileArchitecture = requires(
+    Team<Arch>& team, Pipeline<Arch, T, Use::left, 64, 64, 1>& queries,
+    Pipeline<Arch, T, Use::left | Use::left_transposed, 64, 64, 1>& both,
+    Pipeline<Arch, T, Use::right_transposed, 64, 64, 2>& keys, Pipeline<Arch, T, Use::right, 64, 64, 2>& values,
+    Pipeline<Arch, C, Use::column_values, 64, 1, 2>& sums, Fragment<Arch, C, 64, 64>& S, Fragment<Arch, C, 64, 64>& O,
+    Operand<Arch, T, Use::left, 64, 64>& P, Operand<Arch, T, Use::left | Use::right, 64, 64>& dS,
+    ColumnSums<Arch, C, 64, 64>& dQ, RowVector<Arch, C, 64>& m, Matrix<T const> source,
+    Matrix<C const> values_of_columns, Matrix<T> o, Matrix<C> lse, int n, C x, C (*op)(C, C), bool (*predicate)(C)) {
+  // From here on block n means rows n Rows ... of this matrix. Every block opened before must have been released;
+  // the team comes together here if buffers are to be used again.
+  keys.open(source, BlockRange());
+  keys.load(n);      // producer: starts the transfer of block n as soon as a buffer is free
+  keys.prefetch(n);  // consumer: the same where there is no producer, a hint; allowed after wait(n + 1)
+  keys.wait(n);      // a handle on block n, complete, seen by the team; zeros behind the matrix' last row and column
+  keys.release(n);   // this thread reads block n no more
+  sums.open(values_of_columns, BlockRange());
+  sums.wait(n)(n);  // the value of a column; the matrix has one column and a multiple of Rows rows
 
-      // Products are issued, not done: until its join, neither result nor factors in registers may be touched.
-      mma_abt(S, queries.wait(n), keys.wait(n));           // S = A Bᵀ
-      mma_ab(O, P, values.wait(n));                        // O += P B
-      mma_atb(dQ, both.wait(n), dS);                       // dQ = Aᵀ B, to be added to what dQ is open on
-      join<1>(S);                                          // at most one product is unfinished; S is the caller's
-      join<0>(O, P);                                       // ... none; O and P are
-      mma_abt_diverged(S, queries.wait(n), keys.wait(n));  // done on return; other warps need not come along
+  // Products are issued, not done: until its join, neither result nor factors in registers may be touched.
+  mma_abt(S, queries.wait(n), keys.wait(n));           // S = A Bᵀ
+  mma_ab(O, P, values.wait(n));                        // O += P B
+  mma_atb(dQ, both.wait(n), dS);                       // dQ = Aᵀ B, to be added to what dQ is open on
+  join<1>(S);                                          // at most one product is unfinished; S is the caller's
+  join<0>(O, P);                                       // ... none; O and P are
+  mma_abt_diverged(S, queries.wait(n), keys.wait(n));  // done on return; other warps need not come along
 
-      // P = S rounded to T, ready as a factor. S may be read, but only a product may write it until P's product is joined.
-      convert(P, S);
-      dQ.open(lse, n);             // the sums of rows n ...
-      dQ.add();                    // after the join
-      combine_lanes(m, op);        // each slot becomes op over all lanes that hold its row
-      any(m, predicate);           // whether it holds for some row of this warp; the same answer in all its lanes
-      store_rows(team, o, n, O);   // rows n ... of a matrix; those behind its last row and column are dropped
-      store_rows(team, lse, n, m);
-      Arch::max(Arch::exp2(x), Arch::log2(Arch::ceil(Arch::multiply_add(x, x, x))));
-    };
+  // P = S rounded to T, ready as a factor. S may be read, but only a product may write it until P's product is joined.
+  convert(P, S);
+  dQ.open(lse, n);            // the sums of rows n ...
+  dQ.add();                   // after the join
+  combine_lanes(m, op);       // each slot becomes op over all lanes that hold its row
+  any(m, predicate);          // whether it holds for some row of this warp; the same answer in all its lanes
+  store_rows(team, o, n, O);  // rows n ... of a matrix; those behind its last row and column are dropped
+  store_rows(team, lse, n, m);
+  Arch::max(Arch::exp2(x), Arch::log2(Arch::ceil(Arch::multiply_add(x, x, x))));
+};
 
 }  // namespace Sporos::inline SPOROS_LEVEL
 

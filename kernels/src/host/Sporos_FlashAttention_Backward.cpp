@@ -22,7 +22,7 @@ C dot(T const* a, T const* b, int size) {
 
 template <class T>
 struct Backward {
-  using C         = ComputeType<T>;
+  using C = ComputeType<T>;
   using Arguments = FlashAttentionBackwardArguments<T>;
   template <int HeadDim>
   using Tile = FlashAttentionBackwardTile<Arch::Host, T, HeadDim>;
@@ -40,19 +40,19 @@ struct Backward {
   /// Σ dO ∘ O, because Σ_j P_ij dP_ij = Σ_d O_id dO_id, with dropout too
   static void prepare(Arguments const& arguments, int batch, int head, int block) {
     auto const& forward = arguments.forward;
-    int const rows      = tiling(forward).queries;
+    int const rows = tiling(forward).queries;
     FlashAttentionHead<T> const problem(forward, batch, head);
-    Matrix<T> const o           = problem.o();
-    Matrix<T const> const d_o   = problem.of_query_head(arguments.d_o);
-    Matrix<C> const lse         = problem.lse();
-    std::int64_t const from     = row_of(arguments, batch, head);
-    C* const lse_log2           = arguments.lse_log2 + from;
-    C* const delta              = arguments.delta + from;
+    Matrix<T> const o = problem.o();
+    Matrix<T const> const d_o = problem.of_query_head(arguments.d_o);
+    Matrix<C> const lse = problem.lse();
+    std::int64_t const from = row_of(arguments, batch, head);
+    C* const lse_log2 = arguments.lse_log2 + from;
+    C* const delta = arguments.delta + from;
     for (int i = block * rows; i < (block + 1) * rows; ++i) {
       bool const exists = i < forward.queries;
-      C const value     = exists ? *lse.row(i) : -infinity<C>;
-      lse_log2[i]       = value == -infinity<C> ? infinity<C> : value * log2_e<C>;
-      delta[i]          = exists ? dot<C>(o.row(i), d_o.row(i), forward.head_dim) : C(0);
+      C const value = exists ? *lse.row(i) : -infinity<C>;
+      lse_log2[i] = value == -infinity<C> ? infinity<C> : value * log2_e<C>;
+      delta[i] = exists ? dot<C>(o.row(i), d_o.row(i), forward.head_dim) : C(0);
     }
     for (int slot = 0; slot < arguments.slots; ++slot) {
       C* const sums = sums_of(arguments, batch, head, block, slot);
@@ -69,14 +69,14 @@ struct Backward {
 
   static void finish(Arguments const& arguments, int batch, int head, int block) {
     auto const& forward = arguments.forward;
-    int const rows      = tiling(forward).queries;
-    C* const sums       = sums_of(arguments, batch, head, block, 0);
+    int const rows = tiling(forward).queries;
+    C* const sums = sums_of(arguments, batch, head, block, 0);
     for (int slot = 1; slot < arguments.slots; ++slot) {
       C const* const others = sums_of(arguments, batch, head, block, slot);
       for (int i = 0; i < rows * arguments.padded_head_dim; ++i) sums[i] += others[i];
     }
     Matrix<T> const dq = FlashAttentionHead<T>(forward, batch, head).of_query_head(arguments.dq);
-    int const first    = block * rows;
+    int const first = block * rows;
     unpack_panels(dq.row(first), dq.stride, sums, rows, arguments.padded_head_dim, dq.rows - first, dq.columns,
                   forward.scale);
   }
@@ -89,8 +89,9 @@ struct Backward {
   }
 
   static C* sums_of(Arguments const& arguments, int batch, int head, int block, int slot) {
-    std::int64_t const rows = std::int64_t(arguments.forward.batch) * arguments.forward.heads * arguments.padded_queries;
-    std::int64_t const row  = slot * rows + row_of(arguments, batch, head) + block * tiling(arguments.forward).queries;
+    std::int64_t const rows =
+        std::int64_t(arguments.forward.batch) * arguments.forward.heads * arguments.padded_queries;
+    std::int64_t const row = slot * rows + row_of(arguments, batch, head) + block * tiling(arguments.forward).queries;
     return arguments.dq_sums + row * arguments.padded_head_dim;
   }
 };

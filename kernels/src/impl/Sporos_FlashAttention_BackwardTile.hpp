@@ -21,17 +21,17 @@ template <class Arch, class T, int HeadDim>
   requires TileArchitecture<Arch, T>
 class FlashAttentionBackwardTile {
  public:
-  using C     = ComputeType<T>;
+  using C = ComputeType<T>;
   using Shape = FlashAttentionBackwardShape<Arch, T, HeadDim>;
 
-  static constexpr int keys    = Shape::keys;
+  static constexpr int keys = Shape::keys;
   static constexpr int queries = Shape::queries;
 
-  using KeyTile        = Pipeline<Arch, T, Use::left | Use::left_transposed, keys, HeadDim, 1>;
-  using ValueTile      = Pipeline<Arch, T, Use::left, keys, HeadDim, 1>;
-  using QueryBlocks    = Pipeline<Arch, T, Use::right_transposed | Use::right, queries, HeadDim, Shape::stages>;
-  using RowSums        = Pipeline<Arch, C, Use::column_values, queries, 1, Shape::stages>;
-  using Probabilities  = Operand<Arch, T, Use::left, keys, queries>;
+  using KeyTile = Pipeline<Arch, T, Use::left | Use::left_transposed, keys, HeadDim, 1>;
+  using ValueTile = Pipeline<Arch, T, Use::left, keys, HeadDim, 1>;
+  using QueryBlocks = Pipeline<Arch, T, Use::right_transposed | Use::right, queries, HeadDim, Shape::stages>;
+  using RowSums = Pipeline<Arch, C, Use::column_values, queries, 1, Shape::stages>;
+  using Probabilities = Operand<Arch, T, Use::left, keys, queries>;
   using ScoreGradients = Operand<Arch, T, Use::left | Use::right, keys, queries>;
 
   struct Scratch {
@@ -95,7 +95,7 @@ class FlashAttentionBackwardTile {
       m_values.release(tile);
 
       FlashAttentionHead<T> const head(arguments.forward, batch, kv_head * group(arguments));
-      C const scale      = head.scale();
+      C const scale = head.scale();
       C const keep_scale = head.keep_scale();
       map(dK, [=](int, int, C x) { return x * scale; });
       if (head.drops()) map(dV, [=](int, int, C x) { return x * keep_scale; });
@@ -111,10 +111,10 @@ class FlashAttentionBackwardTile {
                                   int tile, int slot, KeyHandle const& K, ValueHandle const& V,
                                   Fragment<Arch, C, keys, HeadDim>& dK, Fragment<Arch, C, keys, HeadDim>& dV) {
     FlashAttentionHead<T> const head(arguments.forward, batch, query_head);
-    BlockRange const blocks   = open_queries(arguments, batch, query_head, tile);
-    int const first_key       = tile * keys;
+    BlockRange const blocks = open_queries(arguments, batch, query_head, tile);
+    int const first_key = tile * keys;
     BlockRange const unmasked = head.unmasked_query_blocks(first_key, keys, queries);
-    Matrix<C> const dq_sums   = of_slot(arguments, batch, query_head, slot);
+    Matrix<C> const dq_sums = of_slot(arguments, batch, query_head, slot);
 
     Fragment<Arch, C, keys, queries> S(m_team), dP(m_team);
     Probabilities P(m_team, m_scratch.probabilities);
@@ -123,39 +123,41 @@ class FlashAttentionBackwardTile {
 
     prefetch(blocks.end - 1);
     for (int n = blocks.end - 1; n >= blocks.begin; --n) {
-      auto const Q   = m_queries.wait(n);
+      Band const band = head.band_of_keys(first_key, n * queries);
+      auto const Q = m_queries.wait(n);
       auto const lse = m_lse.wait(n);
-      mma_abt(S, K, Q);
-      auto const dO    = m_output_gradients.wait(n);
+      mma_abt(S, K, Q, band);
+      auto const dO = m_output_gradients.wait(n);
       auto const delta = m_delta.wait(n);
-      mma_abt(dP, V, dO);
+      mma_abt(dP, V, dO, band);
       prefetch(n - 1);
 
       join<1>(S);
       exp2_columns(S, head.scale() * log2_e<C>, lse);
       if (!unmasked.contains(n))
-        map(S, [&](int row, int column, C p) {
-          return head.allows(n * queries + column, first_key + row) ? p : C(0);
-        });
+        map(S, [&](int row, int column, C p) { return head.allows(n * queries + column, first_key + row) ? p : C(0); });
 
+      // Where P = 0 a masked dP may be anything, and a select keeps it out.
       join<0>(dP);
       if (head.drops()) {
+        // What is dropped is marked by its sign: the mask is needed twice, and numbers are drawn once.
         C const keep_scale = head.keep_scale();
-        update(dP, S, [&](int row, int column, C& dp, C& p) {
-          bool const keeps = head.keeps(n * queries + column, first_key + row);
-          dp               = p * ((keeps ? dp * keep_scale : C(0)) - delta(column));
-          p                = keeps ? p : C(0);
+        scale_dropped(S, C(-1), head.mask_of_keys(first_key, n * queries));
+        update(dP, S, [&](int, int column, C& dp, C& p) {
+          C const factor = (p < C(0) ? C(0) : dp * keep_scale) - delta(column);
+          dp = p == C(0) ? C(0) : (p < C(0) ? -p : p) * factor;
+          p = p < C(0) ? C(0) : p;
         });
       } else {
-        update(dP, S, [&](int, int column, C& dp, C& p) { dp = p * (dp - delta(column)); });
+        update(dP, S, [&](int, int column, C& dp, C& p) { dp = p == C(0) ? C(0) : p * (dp - delta(column)); });
       }
       convert(P, S);
       convert(dS, dP);
 
       dQ.open(dq_sums, n * queries);
-      mma_ab(dV, P, dO);
-      mma_ab(dK, dS, Q);
-      mma_atb(dQ, K, dS);
+      mma_ab(dV, P, dO, band);
+      mma_ab(dK, dS, Q, band);
+      mma_atb(dQ, K, dS, band);
       join<0>(dV, dK, dQ, P, dS);
       dQ.add();
       m_queries.release(n);
@@ -172,17 +174,18 @@ class FlashAttentionBackwardTile {
     m_delta.prefetch(n);
   }
 
-  SPOROS_FUNCTION void open_tile(FlashAttentionBackwardArguments<T> const& arguments, int batch, int kv_head, int tile) {
+  SPOROS_FUNCTION void open_tile(FlashAttentionBackwardArguments<T> const& arguments, int batch, int kv_head,
+                                 int tile) {
     FlashAttentionHead<T> const head(arguments.forward, batch, kv_head * group(arguments));
     m_keys.open(head.k(), {tile, tile + 1});
     m_values.open(head.v(), {tile, tile + 1});
   }
 
-  SPOROS_FUNCTION BlockRange open_queries(FlashAttentionBackwardArguments<T> const& arguments, int batch, int query_head,
-                                          int tile) {
+  SPOROS_FUNCTION BlockRange open_queries(FlashAttentionBackwardArguments<T> const& arguments, int batch,
+                                          int query_head, int tile) {
     FlashAttentionHead<T> const head(arguments.forward, batch, query_head);
     BlockRange const blocks = head.visible_query_blocks(tile * keys, keys, queries);
-    std::int64_t const row  = row_of(arguments, batch, query_head);
+    std::int64_t const row = row_of(arguments, batch, query_head);
     m_queries.open(head.q(), blocks);
     m_output_gradients.open(head.of_query_head(arguments.d_o), blocks);
     m_lse.open({arguments.lse_log2 + row, 1, arguments.padded_queries, 1}, blocks);
@@ -192,9 +195,9 @@ class FlashAttentionBackwardTile {
 
   SPOROS_FUNCTION static Matrix<C> of_slot(FlashAttentionBackwardArguments<T> const& arguments, int batch,
                                            int query_head, int slot) {
-    auto const& a              = arguments.forward;
-    std::int64_t const rows    = std::int64_t(a.batch) * a.heads * arguments.padded_queries;  // of one slot
-    std::int64_t const row     = slot * rows + row_of(arguments, batch, query_head);
+    auto const& a = arguments.forward;
+    std::int64_t const rows = std::int64_t(a.batch) * a.heads * arguments.padded_queries;  // of one slot
+    std::int64_t const row = slot * rows + row_of(arguments, batch, query_head);
     return {arguments.dq_sums + row * HeadDim, HeadDim, arguments.padded_queries, HeadDim};
   }
 

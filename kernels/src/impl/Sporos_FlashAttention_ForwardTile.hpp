@@ -20,15 +20,15 @@ template <class Arch, class T, int HeadDim>
   requires TileArchitecture<Arch, T>
 class FlashAttentionForwardTile {
  public:
-  using C     = ComputeType<T>;
+  using C = ComputeType<T>;
   using Shape = FlashAttentionForwardShape<Arch, T, HeadDim>;
 
   static constexpr int queries = Shape::queries;
-  static constexpr int keys    = Shape::keys;
+  static constexpr int keys = Shape::keys;
 
-  using QueryTile     = Pipeline<Arch, T, Use::left, queries, HeadDim, 1>;
-  using KeyBlocks     = Pipeline<Arch, T, Use::right_transposed, keys, HeadDim, Shape::stages>;
-  using ValueBlocks   = Pipeline<Arch, T, Use::right, keys, HeadDim, Shape::stages>;
+  using QueryTile = Pipeline<Arch, T, Use::left, queries, HeadDim, 1>;
+  using KeyBlocks = Pipeline<Arch, T, Use::right_transposed, keys, HeadDim, Shape::stages>;
+  using ValueBlocks = Pipeline<Arch, T, Use::right, keys, HeadDim, Shape::stages>;
   using Probabilities = Operand<Arch, T, Use::left, queries, keys>;
 
   struct Scratch {
@@ -63,8 +63,8 @@ class FlashAttentionForwardTile {
 
   /// The consumer's role: computes O and LSE of queries tile · queries ... of a head.
   SPOROS_FUNCTION void consume(FlashAttentionHead<T> const& head, int tile) {
-    BlockRange const blocks   = open(head, tile);
-    int const first_query     = tile * queries;
+    BlockRange const blocks = open(head, tile);
+    int const first_query = tile * queries;
     BlockRange const unmasked = head.unmasked_key_blocks(first_query, queries, keys);
 
     Fragment<Arch, C, queries, keys> S(m_team);
@@ -79,11 +79,9 @@ class FlashAttentionForwardTile {
       });
     };
     auto const drop = [&](int n) {
-      if (!head.drops()) return;
-      map(S, [&](int row, int column, C p) {
-        return head.keeps(first_query + row, n * keys + column) ? p : C(0);
-      });
+      if (head.drops()) scale_dropped(S, C(0), head.mask_of_queries(first_query, n * keys));
     };
+    auto const band = [&](int n) { return head.band_of_queries(first_query, n * keys); };
 
     m_queries.prefetch(tile);
     m_keys.prefetch(blocks.end - 1);
@@ -92,7 +90,7 @@ class FlashAttentionForwardTile {
     // From the last block to the first: a causal diagonal comes early, and the long rest goes without a mask.
     if (blocks.end > blocks.begin) {
       int n = blocks.end - 1;
-      mma_abt(S, Q, m_keys.wait(n));
+      mma_abt(S, Q, m_keys.wait(n), band(n));
       m_keys.prefetch(n - 1);
       m_values.prefetch(n);
       join<0>(S);
@@ -106,12 +104,12 @@ class FlashAttentionForwardTile {
         // S = Q K(n)ᵀ
         auto const K = m_keys.wait(n);
         m_keys.prefetch(n - 1);
-        mma_abt(S, Q, K);
+        mma_abt(S, Q, K, band(n));
 
         // O += P V(n + 1), under way until its join
         auto const V = m_values.wait(n + 1);
         m_values.prefetch(n);
-        mma_ab(O, P, V);
+        mma_ab(O, P, V, band(n + 1));
 
         join<1>(S);
         if (unmasked.contains(n)) {
@@ -133,7 +131,7 @@ class FlashAttentionForwardTile {
         convert(P, S);
       }
 
-      mma_ab(O, P, m_values.wait(blocks.begin));
+      mma_ab(O, P, m_values.wait(blocks.begin), band(blocks.begin));
       join<0>(O, P);
       m_values.release(blocks.begin);
     }

@@ -68,8 +68,8 @@ struct FlashAttentionBackwardArguments {
   int padded_queries;   // queries, rounded up to whole blocks
   int padded_head_dim;  // head_dim, rounded up to the width of the tiles
   C* dq_sums;           // (slots, batch, heads, padded_queries, padded_head_dim)
-  C* lse_log2;          // (batch, heads, padded_queries): LSE log2 e; infinite where a row saw no key, and behind the end
-  C* delta;             // as lse_log2: Σ over a row of dO ∘ O; 0 behind the end
+  C* lse_log2;  // (batch, heads, padded_queries): LSE log2 e; infinite where a row saw no key, and behind the end
+  C* delta;     // as lse_log2: Σ over a row of dO ∘ O; 0 behind the end
 };
 
 }  // namespace Sporos::Impl
@@ -78,6 +78,19 @@ namespace Sporos::inline SPOROS_LEVEL {
 
 using Impl::FlashAttentionArguments;
 using Impl::FlashAttentionBackwardArguments;
+
+/// Which elements of a tile dropout keeps: element (row, column) is number first + row · row_stride + column · column_stride,
+/// counted modulo 2^64; one of the strides is 1.
+struct DropoutMask {
+  Dropout const& dropout;
+  std::uint64_t first;
+  std::int64_t row_stride, column_stride;
+
+  SPOROS_FUNCTION bool keeps(int row, int column) const {
+    std::uint64_t const element = first + std::uint64_t(row * row_stride + column * column_stride);
+    return dropout.random().bits(element) >= dropout.threshold();
+  }
+};
 
 /// One head of the problem: its matrices, and which keys a query may see. A sliding window changes allows() and the
 /// ranges of blocks, varlen changes matrix(); the kernels stay as they are.
@@ -103,11 +116,23 @@ class FlashAttentionHead {
     return key < m_problem.keys && (!m_problem.causal || key <= query + m_problem.diagonal);
   }
 
+  /// What matters of the scores of queries from first_query on, as rows, and keys from first_key on; and turned around
+  SPOROS_FUNCTION Band band_of_queries(int first_query, int first_key) const {
+    return {-unbounded, m_problem.causal ? std::int64_t(first_query) + m_problem.diagonal - first_key : unbounded};
+  }
+  SPOROS_FUNCTION Band band_of_keys(int first_key, int first_query) const {
+    return {m_problem.causal ? std::int64_t(first_key) - m_problem.diagonal - first_query : -unbounded, unbounded};
+  }
+
   SPOROS_FUNCTION bool drops() const { return m_problem.dropout.active(); }
   SPOROS_FUNCTION C keep_scale() const { return C(m_problem.dropout.scale()); }
-  SPOROS_FUNCTION bool keeps(int query, int key) const {
-    std::int64_t const row = (std::int64_t(m_batch) * m_problem.heads + m_head) * m_problem.queries + query;
-    return m_problem.dropout.keeps(std::uint64_t(row * m_problem.keys + key));
+
+  /// Which probabilities are kept, of queries from first_query on, as rows, and keys from first_key on; and turned around
+  SPOROS_FUNCTION DropoutMask mask_of_queries(int first_query, int first_key) const {
+    return {m_problem.dropout, element(first_query, first_key), m_problem.keys, 1};
+  }
+  SPOROS_FUNCTION DropoutMask mask_of_keys(int first_key, int first_query) const {
+    return {m_problem.dropout, element(first_query, first_key), 1, m_problem.keys};
   }
 
   /// Blocks of `keys` keys in which some of `queries` queries from `first_query` on see some key
@@ -146,6 +171,13 @@ class FlashAttentionHead {
   }
 
  private:
+  static constexpr std::int64_t unbounded = std::int64_t(1) << 40;
+
+  SPOROS_FUNCTION std::uint64_t element(int query, int key) const {
+    std::int64_t const row = (std::int64_t(m_batch) * m_problem.heads + m_head) * m_problem.queries + query;
+    return m_problem.dropout.first_element + std::uint64_t(row * m_problem.keys + key);
+  }
+
   SPOROS_FUNCTION static int blocks(int rows, int block) { return rows / block + (rows % block != 0); }
 
   /// Query i sees keys 0 ... visible_keys(i) - 1

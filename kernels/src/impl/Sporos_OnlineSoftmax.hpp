@@ -30,7 +30,7 @@ class OnlineSoftmax {
   template <int Cols>
   SPOROS_FUNCTION bool optimistic(Fragment<Arch, C, Rows, Cols>& S) {
     auto const block_sum = exp2_rows_and_sum(S, m_scale, m_reference);
-    bool const fits      = !any(block_sum, [](C sum) { return !(sum <= largest_sum); });  // a NaN does not fit
+    bool const fits = !any(block_sum, [](C sum) { return !(sum <= largest_sum); });  // a NaN does not fit
     // A select, not a branch: on Hopper a product is in flight here.
     for_each_row([&](C& sum, C block) { sum += fits ? block : C(0); }, m_sum, block_sum);
     return fits;
@@ -40,13 +40,13 @@ class OnlineSoftmax {
   template <int Cols>
   SPOROS_FUNCTION RowVector<Arch, C, Rows> exact(Fragment<Arch, C, Rows, Cols>& S) {
     RowVector<Arch, C, Rows> factor;
-    C const scale      = m_scale;
+    C const scale = m_scale;
     auto const maximum = row_max(S);
     for_each_row(
         [=](C highest, C& reference, C& factor) {
           C const raised = Arch::max(reference, Arch::ceil(scale * highest));
-          factor         = Arch::exp2(reference - raised);
-          reference      = raised;
+          factor = Arch::exp2(reference - raised);
+          reference = raised;
         },
         maximum, m_reference, factor);
     auto const block_sum = exp2_rows_and_sum(S, m_scale, m_reference);
@@ -60,8 +60,8 @@ class OnlineSoftmax {
     for_each_row(
         [](C sum, C reference, C& inverse, C& log) {
           bool const empty = sum == C(0);  // not !(sum > 0): a NaN has to come through
-          inverse          = empty ? C(0) : C(1) / sum;
-          log              = empty ? -infinity<C> : (reference + Arch::log2(sum)) * ln_2<C>;
+          inverse = empty ? C(0) : C(1) / sum;
+          log = empty ? -infinity<C> : (reference + Arch::log2(sum)) * ln_2<C>;
         },
         sum, m_reference, inverse_sum, log_sum);
   }
