@@ -20,10 +20,8 @@
 // Only in the pass that compiles for the device: the host's compiler need not know the pragma.
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
 #define SPOROS_UNROLL _Pragma("unroll")
-#define SPOROS_UNROLL_BY_4 _Pragma("unroll 4")
 #else
 #define SPOROS_UNROLL
-#define SPOROS_UNROLL_BY_4
 #endif
 
 /// The instruction-set level that this source is compiled for. Code of the host kernels lives in a namespace of this name.

@@ -90,11 +90,11 @@ TEST_CASE("sixteen lanes that read chunks of neighbouring rows meet no bank twic
   CHECK(conflict_free(SimtTile<double, 64, 128>{}));
 }
 
-// A (24 x 40), B (32 x 40), V (32 x 48): S = A Bᵀ, O = O + S V, W = Vᵀ-like sums Bᵀ Sᵀ, through pipelines and converts.
+// S = A Bᵀ, O = 1 + S V, sums = 100 + (Kᵀ S)ᵀ, through pipelines and convert, from matrices of whole tiles.
 TEMPLATE_TEST_CASE("products equal plain products", "[tile][simt]", double, float, bfloat16) {
   using T = TestType;
   using C = ComputeType<T>;
-  constexpr int rows = 24, columns = 32, depth = 40, width = 48;
+  constexpr int rows = 24, columns = 32, depth = 64, width = 128;
   auto const a = small_integers<T>(rows * depth, 1), b = small_integers<T>(columns * depth, 2),
              v = small_integers<T>(columns * width, 3), k = small_integers<T>(rows * width, 4);
 

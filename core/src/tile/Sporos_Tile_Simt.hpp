@@ -128,36 +128,33 @@ struct SimtTile {
   C* data;
 };
 
-/// f(element) for every element below Count, each in one thread
-template <int Count, SimtArchitecture Arch, class F>
-SPOROS_FUNCTION void share_among_threads(Team<Arch> const& team, F const& f) {
-  constexpr int threads = Team<Arch>::threads;
-  Arch::for_each_lane([&](int lane) {
-    unsigned const thread = unsigned(SimtLayout::lanes * team.warp() + lane);  // unsigned: f divides by constants
-    SPOROS_UNROLL_BY_4  // as many loads are under way; of more, the addresses would spill
-        for (unsigned first = 0; first < Count; first += threads) if (Count % threads == 0 || first + thread < Count)
-            f(first + thread);
-  });
-}
+/// A thread's share of Count elements on their way through registers, where all of them can be awaited at once. They lie in
+/// memory one Minor after another, and neighbouring threads have neighbours in memory.
+template <SimtArchitecture Arch, class C, int Count>
+class SimtShare {
+  static constexpr int threads = Team<Arch>::threads;
+  static_assert(Count % threads == 0, "every thread has as many elements");
 
-/// Every thread of the team writes its elements of a tile: tile(row, column) = f(row, column), neighbouring lanes those of
-/// neighbouring columns
-template <SimtArchitecture Arch, class C, int Rows, int Cols, class F>
-SPOROS_FUNCTION void write_tile(Team<Arch> const& team, SimtTile<C, Rows, Cols> tile, F const& f) {
-  share_among_threads<Rows * Cols>(team, [&](unsigned element) {
-    int const row = int(element / Cols), column = int(element % Cols);
-    tile(row, column) = f(row, column);
-  });
-}
+ public:
+  /// f(element, major, minor)
+  template <int Minor, class F>
+  SPOROS_FUNCTION void for_each(Team<Arch> const& team, F const& f) {
+    static_assert(threads % Minor == 0 || Minor % threads == 0);
+    Arch::for_each_lane([&](int lane) {
+      int const thread = SimtLayout::lanes * team.warp() + lane;
+      SPOROS_UNROLL
+      for (int i = 0; i < Count / threads; ++i) {
+        if constexpr (threads % Minor == 0)
+          f(m_values(lane, i), thread / Minor + i * (threads / Minor), thread & (Minor - 1));
+        else
+          f(m_values(lane, i), i / (Minor / threads), thread + i % (Minor / threads) * threads);
+      }
+    });
+  }
 
-/// The same, neighbouring lanes those of neighbouring rows
-template <SimtArchitecture Arch, class C, int Rows, int Cols, class F>
-SPOROS_FUNCTION void write_tile_by_columns(Team<Arch> const& team, SimtTile<C, Rows, Cols> tile, F const& f) {
-  share_among_threads<Rows * Cols>(team, [&](unsigned element) {
-    int const row = int(element % Rows), column = int(element / Rows);
-    tile(row, column) = f(row, column);
-  });
-}
+ private:
+  typename Arch::template Registers<C, Count / threads> m_values;
+};
 
 /// Plain copies, between two barriers: before the first the team may still read the buffer's last block, after the second
 /// the new one is complete.
@@ -177,12 +174,16 @@ class Pipeline<Arch, T, use, Rows, Cols, Stages> {
   SPOROS_FUNCTION void release(int) {}
 
   SPOROS_FUNCTION Tile wait(int n) {
+    std::int64_t const first = std::int64_t(n) * Rows;
+    std::int64_t const rows = m_source.rows - first;
+    T const* const from = m_source.row(first);
+    SimtShare<Arch, C, Rows * Cols> share;
+    share.template for_each<Cols>(m_team, [&](C& element, int row, int column) {
+      element = row < rows && column < m_source.columns ? C(from[row * m_source.stride + column]) : C(0);
+    });
     Tile const tile{m_storage.stage[unsigned(n) % Stages]};
     m_team.barrier();
-    write_tile(m_team, tile, [&](int row, int column) {
-      std::int64_t const from = std::int64_t(n) * Rows + row;
-      return from < m_source.rows && column < m_source.columns ? C(m_source.row(from)[column]) : C(0);
-    });
+    share.template for_each<Cols>(m_team, [&](C& element, int row, int column) { tile(row, column) = element; });
     m_team.barrier();
     return tile;
   }

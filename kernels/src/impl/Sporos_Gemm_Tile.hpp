@@ -40,49 +40,68 @@ class GemmTile {
     std::int64_t const first_row = tile_row * rows;
     std::int64_t const first_column = tile_column * columns;
     // Rows of op(A) and of op(B)ᵀ, which both lie along the depth in scratch
-    Side<T> const left{arguments.a, arguments.a_stride, arguments.rows - first_row, first_row,
-                       arguments.transpose_a == Transpose::no};
-    Side<T> const right{arguments.b, arguments.b_stride, arguments.columns - first_column, first_column,
-                        arguments.transpose_b == Transpose::yes};
+    Side const left{arguments.a, arguments.a_stride, arguments.rows - first_row, first_row,
+                    arguments.transpose_a == Transpose::no};
+    Side const right{arguments.b, arguments.b_stride, arguments.columns - first_column, first_column,
+                     arguments.transpose_b == Transpose::yes};
 
     Fragment<Arch, C, rows, columns> D(m_team);
+    Block<rows> left_block;
+    Block<columns> right_block;
+    auto const load = [&](std::int64_t k) {
+      left_block.load(m_team, left, k, arguments.depth - k);
+      right_block.load(m_team, right, k, arguments.depth - k);
+    };
     fill(D, C(0));
+    load(0);
     for (std::int64_t k = 0; k < arguments.depth; k += depth) {
       m_team.barrier();
-      load(m_left, left, k, arguments.depth - k);
-      load(m_right, right, k, arguments.depth - k);
+      left_block.store(m_team, left, m_left);
+      right_block.store(m_team, right, m_right);
       m_team.barrier();
+      load(k + depth);  // under way while this block is used
       add_abt(D, m_left, m_right);
     }
     store(arguments, D, first_row, first_column);
   }
 
  private:
-  template <class U>
   struct Side {
-    U const* data;
+    T const* data;
     std::int64_t stride;
     std::int64_t rows;  // from the first of this tile to the last of the matrix
     std::int64_t first_row;
     bool along_depth;  // whether neighbours in memory are neighbours in depth
   };
 
-  /// Neighbouring lanes read neighbours in memory, whichever way the matrix lies.
+  /// Rows x depth elements on their way from memory to scratch, whichever way the matrix lies
   template <int Rows>
-  SPOROS_FUNCTION void load(SimtTile<C, Rows, depth> tile, Side<T> const& side, std::int64_t k,
-                            std::int64_t depth_left) {
-    if (side.along_depth) {
-      T const* const from = side.data + side.first_row * side.stride + k;
-      write_tile(m_team, tile, [&](int row, int column) {
-        return row < side.rows && column < depth_left ? C(from[row * side.stride + column]) : C(0);
-      });
-    } else {
-      T const* const from = side.data + k * side.stride + side.first_row;
-      write_tile_by_columns(m_team, tile, [&](int row, int column) {
-        return row < side.rows && column < depth_left ? C(from[column * side.stride + row]) : C(0);
-      });
+  class Block {
+   public:
+    SPOROS_FUNCTION void load(Team<Arch> const& team, Side const& side, std::int64_t k, std::int64_t depth_left) {
+      if (side.along_depth) {
+        T const* const from = side.data + side.first_row * side.stride + k;
+        m_share.template for_each<depth>(team, [&](C& element, int row, int column) {
+          element = row < side.rows && column < depth_left ? C(from[row * side.stride + column]) : C(0);
+        });
+      } else {
+        T const* const from = side.data + k * side.stride + side.first_row;
+        m_share.template for_each<Rows>(team, [&](C& element, int column, int row) {
+          element = row < side.rows && column < depth_left ? C(from[column * side.stride + row]) : C(0);
+        });
+      }
     }
-  }
+
+    SPOROS_FUNCTION void store(Team<Arch> const& team, Side const& side, SimtTile<C, Rows, depth> tile) {
+      if (side.along_depth)
+        m_share.template for_each<depth>(team, [&](C& element, int row, int column) { tile(row, column) = element; });
+      else
+        m_share.template for_each<Rows>(team, [&](C& element, int column, int row) { tile(row, column) = element; });
+    }
+
+   private:
+    SimtShare<Arch, C, Rows * depth> m_share;
+  };
 
   SPOROS_FUNCTION static void store(Arguments const& arguments, Fragment<Arch, C, rows, columns>& D,
                                     std::int64_t first_row, std::int64_t first_column) {
