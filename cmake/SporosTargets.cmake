@@ -40,6 +40,24 @@ function(sporos_add_part name)
   install(TARGETS sporos_${name} EXPORT SporosTargets)
 endfunction()
 
+# The option that keeps a device compiler from compiling for the device, too
+function(sporos_host_only_options variable)
+  get_filename_component(compiler "${CMAKE_CXX_COMPILER}" NAME)
+  if(compiler MATCHES "nvcc_wrapper")
+    set(${variable} --host-only PARENT_SCOPE)
+  elseif(compiler MATCHES "hipcc")
+    set(${variable} -x c++ PARENT_SCOPE)
+  else()
+    set(${variable} PARENT_SCOPE)
+  endif()
+endfunction()
+
+# sporos_host_only(<source>...): these sources contain no device code, and something that a device compiler chokes on.
+function(sporos_host_only)
+  sporos_host_only_options(options)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "${options}")
+endfunction()
+
 # sporos_add_host_levels(<target> <source>...): compiles the sources once for each instruction set into <target>, which
 # chooses among them at run time, for distributions compile for the oldest processor. SPOROS_LEVEL is the namespace of
 # the level; a function outside it could replace another level's at link time, so a test reads the objects' symbols.
@@ -58,13 +76,7 @@ function(sporos_add_host_levels target)
       list(APPEND x86_64_v4_bf16_options -mprefer-vector-width=512)
     endif()
   endif()
-  # The device compilers would compile these files for the device, too.
-  get_filename_component(compiler "${CMAKE_CXX_COMPILER}" NAME)
-  if(compiler MATCHES "nvcc_wrapper")
-    set(host_only --host-only)
-  elseif(compiler MATCHES "hipcc")
-    set(host_only -x c++)
-  endif()
+  sporos_host_only_options(host_only)
   set(objects)
   foreach(level IN LISTS levels)
     set(library ${target}_${level})
