@@ -19,7 +19,12 @@ ranks() {
 }
 
 directory=$(mktemp -d)
-trap 'rm -rf "$directory"' EXIT
+launcher=
+clean_up() {
+  if [ -n "$launcher" ]; then kill "$launcher" 2>/dev/null && wait "$launcher"; fi
+  rm -rf "$directory"
+}
+trap clean_up EXIT
 
 h5py() {
   python3 -c 'import h5py, numpy' || { echo "python3 has no h5py"; exit 77; }
@@ -57,25 +62,27 @@ full_disk() {
 }
 
 killed() {
-  local number launcher victim try
+  local number try victim run
   for number in 2 3; do
     for try in 1 2 3; do
+      run=$directory/$number-$try
       # A checkpoint takes some 50 ms, so the kill comes at any point of one.
-      "$mpiexec" "$number_flag" "$number" "${preflags[@]}" "$program" forever "$directory/$number" &
+      "$mpiexec" "$number_flag" "$number" "${preflags[@]}" "$program" forever "$run" &
       launcher=$!
       for _ in $(seq 600); do
-        [ -e "$directory/$number/latest" ] && break
+        [ -e "$run/latest" ] && break
         sleep 0.1
       done
       sleep "0.$((RANDOM % 10))"
-      victim=$(cat "$directory/$number.process-$((try % number))")
+      victim=$(cat "$run.process-$((try % number))")
       kill -KILL "$victim"
       if wait "$launcher"; then
         echo "mpiexec ended well although rank process $victim was killed"
         exit 1
       fi
-      ls "$directory/$number"
-      ranks "$((1 + try % 2))" check "$directory/$number"
+      launcher=
+      ls "$run"
+      ranks "$((1 + try % 2))" check "$run"
     done
   done
 }
