@@ -1,22 +1,20 @@
 // SPDX-FileCopyrightText: The Sporos authors
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-
-// Processors with a dot product of bfloat16 keep factors as pairs, in other layouts than all others. Few machines have one:
-// here the kernels are compiled once more as a level of their own, with the instruction written out.
-#define SPOROS_LEVEL packed
-#define SPOROS_EMULATE_BFLOAT16_DOT
 #include <catch2/catch_message.hpp>
+#include <catch2/catch_test_macros.hpp>
 
 #include "AttentionTesting.hpp"
-#include "host/Sporos_FlashAttention_Backward.cpp"
-#include "host/Sporos_FlashAttention_Forward.cpp"
+
+// Compiled for the host only, in FlashAttentionPacked.cpp
+namespace Sporos::packed {
+Impl::FlashAttentionForwardHostKernels flash_attention_forward_kernels_of_level();
+Impl::FlashAttentionBackwardHostKernels flash_attention_backward_kernels_of_level();
+}  // namespace Sporos::packed
 
 namespace {
 
 using namespace Sporos;
 using namespace Sporos::Testing;
-
-static_assert(has_bfloat16_dot && k_per_element<ProductElement<bfloat16>> == 2);
 
 TEST_CASE("flash attention in pairs of bfloat16 equals the exact result", "[attention]") {
   for (AttentionCase const& shape : attention_cases) {
