@@ -3,6 +3,7 @@
 #ifndef SPOROS_TILE_HOST_HPP
 #define SPOROS_TILE_HOST_HPP
 
+#include "Sporos_Random.hpp"
 #include "tile/Sporos_HostProduct.hpp"
 #include "tile/Sporos_Tile.hpp"
 

@@ -15,6 +15,8 @@ struct FlashAttentionForwardShape;
 template <class Arch, class T, int HeadDim>
 struct FlashAttentionBackwardShape;
 
+// Measured with AVX2 (Zen 4): 128 queries lose 13 % on short causal sequences, to which a diagonal costs more, and gain
+// nothing on long ones.
 template <class T, int HeadDim>
 struct FlashAttentionForwardShape<Arch::Host, T, HeadDim> {
   static constexpr int queries = 64;
