@@ -36,6 +36,17 @@ TEST_CASE("A stream is Philox keyed by the seed, counting blocks of four element
   STATIC_REQUIRE(Sporos::RandomStream(1, 2).bits(3) == Sporos::RandomStream(1, 2).block(0).word[3]);
 }
 
+TEST_CASE("Many blocks at once are the blocks one after another", "[core][random]") {
+  constexpr int count = 7;
+  Sporos::RandomStream const random(0x0123456789abcdef, 0xfedcba9876543210);
+  for (std::uint64_t first :
+       {std::uint64_t(0), std::uint64_t(0xfffffffd)}) {  // the counter carries into its upper half
+    std::uint32_t words[4 * count];
+    random.blocks<count>(first, words);
+    for (int i = 0; i < 4 * count; ++i) CHECK(words[i] == random.block(first + std::uint64_t(i / 4)).word[i % 4]);
+  }
+}
+
 TEST_CASE("Streams and seeds draw different numbers", "[core][random]") {
   std::set<std::uint32_t> seen;
   for (std::uint64_t seed : {0ull, 1ull, 1ull << 32})

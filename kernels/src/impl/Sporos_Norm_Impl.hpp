@@ -76,10 +76,15 @@ SPOROS_FUNCTION void run_item(Team const& team, NormForward<T, norm> const& a, s
     std::uint32_t const threshold = a.dropout.threshold();
     C const scale = C(a.dropout.scale());
     std::uint64_t const first = a.dropout.first_element + std::uint64_t(row) * std::uint64_t(columns);
-    team.for_each_with_bits(columns, a.dropout.random(), first, [=](std::int64_t c, std::uint32_t bits) {
-      C const kept = bits >= threshold ? C(x[c]) * scale : C(0);
-      residual_out[c] = store_as<T>(residual ? C(residual[c]) + kept : kept);
-    });
+    auto const kept = [=](std::int64_t c, std::uint32_t bits) { return bits >= threshold ? C(x[c]) * scale : C(0); };
+    if (residual)
+      team.for_each_with_bits(columns, a.dropout.random(), first, [=](std::int64_t c, std::uint32_t bits) {
+        residual_out[c] = store_as<T>(C(residual[c]) + kept(c, bits));
+      });
+    else
+      team.for_each_with_bits(columns, a.dropout.random(), first, [=](std::int64_t c, std::uint32_t bits) {
+        residual_out[c] = store_as<T>(kept(c, bits));
+      });
   } else if (residual) {
     team.for_each(columns, [=](std::int64_t c) { residual_out[c] = store_as<T>(C(residual[c]) + C(x[c])); });
   } else {
@@ -146,19 +151,21 @@ SPOROS_FUNCTION void run_item(Team const& team, NormBackward<T, norm> const& a, 
     }) / C(columns);
 
     // dy is read before dresidual, which may be the same memory, is written.
-    bool const drops = a.dropout.active();
-    team.for_each(columns, [=](std::int64_t c) {
+    auto const of_norm = [=](std::int64_t c) {
       C const normalised = (C(residual_out[c]) - mean) * rstd;
       C const gradient = C(dy[c]);
       dgamma[c] += gradient * normalised;
       dbeta[c] += gradient;
-      C const of_norm = rstd * (C(gamma[c]) * gradient - average - normalised * projection);
-      T const d = store_as<T>(dresidual_out ? C(dresidual_out[c]) + of_norm : of_norm);
-      dresidual[c] = d;
-      if (!drops) dx[c] = d;
-    });
+      return rstd * (C(gamma[c]) * gradient - average - normalised * projection);
+    };
+    if (dresidual_out)
+      team.for_each(columns, [=](std::int64_t c) { dresidual[c] = store_as<T>(C(dresidual_out[c]) + of_norm(c)); });
+    else
+      team.for_each(columns, [=](std::int64_t c) { dresidual[c] = store_as<T>(of_norm(c)); });
 
-    if (drops) {
+    if (!a.dropout.active()) {
+      if (dx != dresidual) team.for_each(columns, [=](std::int64_t c) { dx[c] = dresidual[c]; });
+    } else {
       team.barrier();
       std::uint32_t const threshold = a.dropout.threshold();
       C const scale = C(a.dropout.scale());

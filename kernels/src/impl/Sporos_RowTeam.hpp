@@ -44,10 +44,7 @@ class HostTeam {
       std::uint64_t const first_block = (first + std::uint64_t(begin)) / 4;
       int const skipped = int((first + std::uint64_t(begin)) % 4);
       std::uint32_t bits[4 * blocks];
-      for (int b = 0; b < blocks; ++b) {
-        Philox4x32Block const block = random.block(first_block + std::uint64_t(b));
-        for (int j = 0; j < 4; ++j) bits[4 * b + j] = block.word[j];
-      }
+      random.blocks<blocks>(first_block, bits);
       std::int64_t const left = n - begin;
       std::int64_t const count = left < 4 * blocks - skipped ? left : 4 * blocks - skipped;
       SPOROS_INDEPENDENT_ITERATIONS
