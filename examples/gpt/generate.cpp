@@ -8,11 +8,13 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "Sporos_Checkpoint.hpp"
 #include "Sporos_Communicator.hpp"
 #include "Sporos_Error.hpp"
 #include "Sporos_GptModel.hpp"
+#include "Sporos_ProgramArguments.hpp"
 #include "Sporos_Sampler.hpp"
 #include "Sporos_ShardedState.hpp"
 #include "Sporos_Tokenizer.hpp"
@@ -60,7 +62,7 @@ void run(Communicator const& communicator, std::string const& directory, std::st
 
 int main(int argc, char** argv) {
   MpiEnvironment mpi(argc, argv);
-  Kokkos::ScopeGuard kokkos(argc, argv);
+  Gpt::ProgramArguments arguments(argc, argv);
   std::string directory, prompt = "\n";
   Gpt::SamplingOptions options;
   CLI::App app("Continues a text with a model that train_gpt has saved.", "generate");
@@ -74,8 +76,13 @@ int main(int argc, char** argv) {
   app.add_option("--top-k", options.top_k, "Draw among so many most probable tokens; 0: all")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--seed", options.seed, "Another seed, another text");
-  CLI11_PARSE(app, argc, argv);
   try {
+    app.parse(std::vector<std::string>(arguments.own.rbegin(), arguments.own.rend()));
+  } catch (CLI::ParseError const& error) {
+    return app.exit(error);
+  }
+  try {
+    Kokkos::ScopeGuard const kokkos(arguments.kokkos_count, arguments.kokkos.data());
     Communicator const communicator = Communicator::world();
     if (communicator.size() > 1 && communicator.rank() != 0) std::cout.setstate(std::ios::failbit);  // all do the same
     run(communicator, directory, prompt, options);

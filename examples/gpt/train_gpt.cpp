@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "Sporos_Communicator.hpp"
+#include "Sporos_ProgramArguments.hpp"
 #include "Sporos_TrainOptions.hpp"
 #include "Sporos_Trainer.hpp"
 
@@ -37,16 +38,18 @@ std::optional<Sporos::Gpt::TrainOptions> parse(Sporos::Communicator const& commu
 
 int main(int argc, char** argv) {
   Sporos::MpiEnvironment mpi(argc, argv);
-  Kokkos::ScopeGuard kokkos(argc, argv);
-  Sporos::Communicator const communicator = Sporos::Communicator::world();
+  Sporos::Gpt::ProgramArguments arguments(argc, argv);
   try {
-    auto const options = parse(communicator, {argv + 1, argv + argc});
-    if (options) Sporos::Gpt::train(communicator, *options);
+    Sporos::Communicator const communicator = Sporos::Communicator::world();
+    auto const options = parse(communicator, arguments.own);
+    if (!options) return 0;
+    Kokkos::ScopeGuard const kokkos(arguments.kokkos_count, arguments.kokkos.data());
+    Sporos::Gpt::train(communicator, *options);
     return 0;
   } catch (Sporos::AgreedError const& error) {
-    if (communicator.rank() == 0) std::cerr << "train_gpt: " << error.what() << std::endl;
+    if (Sporos::Communicator::world().rank() == 0) std::cerr << "train_gpt: " << error.what() << std::endl;
   } catch (std::exception const& error) {
-    std::cerr << "train_gpt: (rank " << communicator.rank() << ") " << error.what() << std::endl;
+    std::cerr << "train_gpt: (rank " << Sporos::Communicator::world().rank() << ") " << error.what() << std::endl;
     Sporos::MpiEnvironment::abort(1);
   }
   return 1;

@@ -97,6 +97,9 @@ def learns(runs):
         page = file.read()
     assert page.count("<svg") == 6 and "http" not in page
 
+    code, output = runs.run(2, ["--help", "--kokkos-disable-warnings"])
+    assert code == 0 and output.count("--learning-rate") == 1 and "--kokkos-help" not in output, output
+
     generate = [runs.generate_program, "--checkpoint", "learns", "--prompt", "the ", "--tokens", "50"]
     first = subprocess.run(generate, cwd=runs.folder, capture_output=True, timeout=TIME_LIMIT)
     second = subprocess.run(generate, cwd=runs.folder, capture_output=True, timeout=TIME_LIMIT)
