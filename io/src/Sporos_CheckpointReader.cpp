@@ -29,7 +29,12 @@ class DataFile {
  public:
   explicit DataFile(std::string const& directory, CheckpointManifest const& manifest)
       : m_path(directory + "/" + checkpoint_data_file), m_manifest(manifest) {
-    m_file = Hdf5Handle(H5Fopen(m_path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, "open ", m_path);
+    Hdf5Handle const access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "make a property list");
+#if H5_VERSION_GE(1, 14, 0) || (H5_VERSION_GE(1, 10, 7) && !H5_VERSION_GE(1, 12, 0))
+    // Nobody writes to it any more, and some parallel file systems have no locks.
+    hdf5_check(H5Pset_file_locking(access, 0, 1), "do without file locks");
+#endif
+    m_file = Hdf5Handle(H5Fopen(m_path.c_str(), H5F_ACC_RDONLY, access), H5Fclose, "open ", m_path);
   }
 
   /// Reads a piece and compares its CRC with the one that was taken before it was written.

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Sporos authors
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <fcntl.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -84,15 +83,13 @@ class Save {
   void require_free_space() const {
     std::int64_t bytes = 0;
     for (CheckpointArray const& array : m_staged.arrays) bytes += m_staged.layout.size() * bytes_of(array.type);
-    struct statvfs status;
-    if (::statvfs(m_options.directory.c_str(), &status) != 0) throw_system_error("look at", m_options.directory);
-    if (status.f_blocks == 0) return;  // a file system that does not say
     // 1/16 for the alignment of large datasets, 64 KiB and 1 KiB a dataset for the file's own tables
     double const needed =
         1.0625 * double(bytes) + 65536.0 + 1024.0 * double(m_staged.arrays.size() * m_staged.layout.tensors().size());
-    double const free = double(status.f_bavail) * double(status.f_frsize);
-    SPOROS_THROW_INPUT_ERROR_IF(free < needed, "not enough space for a checkpoint in ", m_options.directory, ": ",
-                                std::int64_t(free), " bytes are free, ", std::int64_t(needed), " are needed");
+    auto const free = free_bytes(m_options.directory);
+    SPOROS_THROW_INPUT_ERROR_IF(free && double(*free) < needed, "not enough space for a checkpoint in ",
+                                m_options.directory, ": ", *free, " bytes are free, ", std::int64_t(needed),
+                                " are needed");
   }
 
   // Transfers are independent: collective ones have returned success on a full disk with bytes missing (Open MPI 5.0, three
@@ -200,18 +197,20 @@ class Save {
     m_pieces = checkpoint_pieces(m_staged.layout, m_staged.arrays, m_staged.first, m_staged.last);
     for (CheckpointPiece& piece : m_pieces) {
       TensorRange const& tensor = m_staged.layout.tensors()[piece.tensor];
-      CheckpointArray const array = m_staged.arrays[piece.array];
+      CheckpointArray const& array = m_staged.arrays[piece.array];
       std::int64_t const element = bytes_of(array.type);
       std::byte const* const data =
           m_staged.data[piece.array] + (tensor.offset + piece.first - m_staged.first) * element;
       piece.crc32c = crc32c(data, std::size_t(piece.count * element));
       hid_t const dataset = m_datasets[dataset_index(piece)];
       Hdf5Handle const type = hdf5_type(array.type);  // of the memory as of the file, so nothing is converted
-      for_each_selection(dataset, tensor.shape, piece.first, piece.count,
-                         [&](hid_t memory, hid_t file, std::int64_t done) {
-                           hdf5_check(H5Dwrite(dataset, type, memory, file, transfer, data + done * element), "write ",
-                                      array.group, "/", tensor.name, " to ", m_data_path);
-                         });
+      auto const write = [&](hid_t memory, hid_t file, std::int64_t done) {
+        if (H5Dwrite(dataset, type, memory, file, transfer, data + done * element) >= 0) return;
+        std::string const reason = hdf5_error_text();  // in which MPI does not tell a full disk from other errors
+        throw InputError(concatenate("HDF5 cannot write ", array.group, "/", tensor.name, " to ", m_data_path, ": ",
+                                     reason, "; ", free_bytes(m_directory).value_or(-1), " bytes are free there"));
+      };
+      for_each_selection(dataset, tensor.shape, piece.first, piece.count, write);
     }
   }
 

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -83,6 +85,14 @@ class File {
   std::string m_path;
   int m_descriptor;
 };
+
+/// What an unprivileged user may still write there; nothing where the file system does not say
+inline std::optional<std::int64_t> free_bytes(std::string const& directory) {
+  struct statvfs status;
+  if (::statvfs(directory.c_str(), &status) != 0) throw_system_error("look at", directory);
+  if (status.f_blocks == 0) return std::nullopt;
+  return std::int64_t(status.f_bavail) * std::int64_t(status.f_frsize);
+}
 
 /// Makes new, renamed and removed entries of a directory durable.
 inline void sync_directory(std::string const& path) { File(path, O_RDONLY | O_DIRECTORY).sync(); }

@@ -39,18 +39,18 @@ class Hdf5Session {
   void* m_print_data = nullptr;
 };
 
-/// The text that HDF5 has about its last error, innermost first
+/// What HDF5 has to say about its last error: where it began, and what that made impossible
 inline std::string hdf5_error_text() {
-  std::string text;
+  std::vector<std::string> texts;
   H5Ewalk2(
       H5E_DEFAULT, H5E_WALK_UPWARD,
       [](unsigned, H5E_error2_t const* error, void* data) -> herr_t {
-        auto& all = *static_cast<std::string*>(data);
-        if (error->desc && *error->desc) all += (all.empty() ? "" : "; ") + std::string(error->desc);
+        if (error->desc && *error->desc) static_cast<std::vector<std::string>*>(data)->push_back(error->desc);
         return 0;
       },
-      &text);
-  return text.empty() ? "no reason given" : text;
+      &texts);
+  if (texts.empty()) return "no reason given";
+  return texts.front() == texts.back() ? texts.front() : texts.front() + " (" + texts.back() + ")";
 }
 
 /// Passes a result of HDF5 on; a negative one becomes an InputError "HDF5 cannot <action>: …".
