@@ -13,7 +13,7 @@ source tools/setup.sh
 
 enter_place examples/quickstart.sh SERIAL "$@"
 
-steps=${SPOROS_QUICKSTART_STEPS:-600}
+steps=${SPOROS_QUICKSTART_STEPS:-1200}
 run=$repo/build/quickstart
 rm -rf "$run"
 mkdir -p "$run"
