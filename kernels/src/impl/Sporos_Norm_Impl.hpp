@@ -76,7 +76,11 @@ SPOROS_FUNCTION void run_item(Team const& team, NormForward<T, norm> const& a, s
     std::uint32_t const threshold = a.dropout.threshold();
     C const scale = C(a.dropout.scale());
     std::uint64_t const first = a.dropout.first_element + std::uint64_t(row) * std::uint64_t(columns);
-    auto const kept = [=](std::int64_t c, std::uint32_t bits) { return bits >= threshold ? C(x[c]) * scale : C(0); };
+    auto const kept = [=](std::int64_t c, std::uint32_t bits) {
+      C const scaled =
+          C(x[c]) * scale;  // read in any case: a condition on a load would keep the loop from being vectors
+      return bits >= threshold ? scaled : C(0);
+    };
     if (residual)
       team.for_each_with_bits(columns, a.dropout.random(), first, [=](std::int64_t c, std::uint32_t bits) {
         residual_out[c] = store_as<T>(C(residual[c]) + kept(c, bits));
@@ -171,7 +175,8 @@ SPOROS_FUNCTION void run_item(Team const& team, NormBackward<T, norm> const& a, 
       C const scale = C(a.dropout.scale());
       std::uint64_t const first = a.dropout.first_element + std::uint64_t(row) * std::uint64_t(columns);
       team.for_each_with_bits(columns, a.dropout.random(), first, [=](std::int64_t c, std::uint32_t bits) {
-        dx[c] = store_as<T>(bits >= threshold ? C(dresidual[c]) * scale : C(0));
+        C const scaled = C(dresidual[c]) * scale;
+        dx[c] = store_as<T>(bits >= threshold ? scaled : C(0));
       });
     }
   }
