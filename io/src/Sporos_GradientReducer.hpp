@@ -16,6 +16,7 @@
 
 #include "Sporos_Communicator.hpp"
 #include "Sporos_Error.hpp"
+#include "impl/Sporos_DeviceCollectives.hpp"
 #include "impl/Sporos_Event.hpp"
 
 namespace Sporos {
@@ -37,8 +38,8 @@ bool mpi_reduces_on_device();
 /// Between begin() and finish() MPI owns the buffer. A rank that leaves in between, by an exception, must end the program by
 /// MpiEnvironment::abort: the other ranks wait for it. (The destructor does not, or the abort would never be reached.)
 ///
-/// On a GPU the buckets travel through pinned host memory, on an instance of their own beside the kernels, or directly
-/// where MPI reduces on the device.
+/// On a GPU, on an instance of its own beside the kernels: by NCCL or RCCL if Sporos was built with it and every rank has a
+/// GPU to itself; else by MPI, through pinned host memory, or directly where MPI reduces on the device.
 template <class ExecutionSpace, class C>
 class GradientReducer {
  public:
@@ -50,6 +51,7 @@ class GradientReducer {
   GradientReducer(Communicator const& communicator, ExecutionSpace const& space, Gradients const& gradients,
                   std::size_t bucket_bytes)
       : m_communicator(communicator.duplicate()),
+        m_collectives(m_communicator),
         m_space(space),
         m_gradients(gradients),
         m_bucket_elements(std::int64_t(
@@ -57,7 +59,7 @@ class GradientReducer {
     static_assert(std::is_same_v<C, float> || std::is_same_v<C, double>);
     if constexpr (!Impl::executes_on_host<ExecutionSpace>) {
       m_copy_space = Kokkos::Experimental::partition_space(space, 1).front();
-      if (m_communicator.size() > 1 && !m_on_device)
+      if (m_communicator.size() > 1 && !m_collectives.available() && !m_on_device)
         m_staging =
             Staging(Kokkos::view_alloc(Kokkos::WithoutInitializing, "Sporos::GradientReducer::staging"), size());
     }
@@ -121,8 +123,9 @@ class GradientReducer {
   bool staged() const { return m_staging.extent(0) > 0; }
   Bucket& bucket(std::size_t index) { return m_buckets[index]; }
 
-  /// Moves every bucket as far as it gets without waiting. Strictly in order, for MPI matches collectives by order.
+  /// Moves every bucket as far as it gets without waiting. Strictly in order, for collectives are matched by order.
   void advance() {
+    if (m_collectives.available()) return reduce_on_device();
     if (m_communicator.size() == 1) return;
     for (; m_next_to_copy < m_buckets.size() && bucket(m_next_to_copy).missing == 0; ++m_next_to_copy)
       take_over(bucket(m_next_to_copy));
@@ -134,6 +137,17 @@ class GradientReducer {
       if (!arrived) break;
       give_back(bucket(m_next_to_return));
     }
+  }
+
+  /// The host has nothing to do but to enqueue: the device waits for the bucket, and finish() lets the space wait for all.
+  void reduce_on_device() {
+    for (; m_next_to_copy < m_buckets.size() && bucket(m_next_to_copy).missing == 0; ++m_next_to_copy) {
+      Bucket& ready = bucket(m_next_to_copy);
+      ready.available.record(m_space);
+      ready.available.hold_back(m_copy_space);
+      m_collectives.all_reduce_sum(m_copy_space, m_gradients.data() + ready.first, ready.last - ready.first);
+    }
+    m_next_to_send = m_next_to_return = m_next_to_copy;
   }
 
   void wait_for_all() {
@@ -178,6 +192,7 @@ class GradientReducer {
   }
 
   Communicator m_communicator;  // its own, so that no other message is matched with a bucket
+  Impl::DeviceCollectives<ExecutionSpace> m_collectives;
   ExecutionSpace m_space;
   ExecutionSpace m_copy_space;  // used on GPUs only
   Gradients m_gradients;
