@@ -1,8 +1,10 @@
 // SPDX-FileCopyrightText: The Sporos authors
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <bit>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cstdint>
 
 #include "RowTesting.hpp"
 #include "Sporos_CrossEntropy.hpp"
@@ -106,6 +108,20 @@ TEMPLATE_TEST_CASE("Cross entropy's gradient may replace the logits", "[kernels]
   Sporos::cross_entropy_backward(Space(), in_place, targets, log_sum_exp, 1, apart);
   Sporos::cross_entropy_backward(Space(), in_place, targets, log_sum_exp, 1, in_place);
   require_identical("dlogits", download(in_place), download(apart));
+}
+
+TEST_CASE("Every NaN among the logits shows, whatever its bits", "[kernels][cross_entropy]") {
+  for (std::uint32_t const bits : {0x7fc00000u, 0x7fffffffu, 0xffffffffu, 0x7f800001u}) {
+    CAPTURE(bits);
+    Kokkos::View<float**, Kokkos::LayoutRight, Space> const logits("logits", 1, 20);
+    auto const host = Kokkos::create_mirror_view(logits);
+    host(0, 7) = std::bit_cast<float>(bits);
+    Kokkos::deep_copy(logits, host);
+    auto const loss = poisoned_vector<float>(1), log_sum_exp = poisoned_vector<float>(1);
+    Kokkos::deep_copy(loss, 0.0f);
+    Sporos::cross_entropy(Space(), logits, upload_ints({3}), loss, log_sum_exp);
+    CHECK(std::isnan(download(loss)[0]));
+  }
 }
 
 TEMPLATE_TEST_CASE("A class of logit -infinity has no probability; a NaN and a wrong target show",

@@ -134,7 +134,8 @@ SPOROS_FUNCTION float exponential(float x) {
   series = series * rest + 1.0f;
   float const result =
       std::bit_cast<float>(std::bit_cast<std::uint32_t>(series) + (std::bit_cast<std::uint32_t>(shifted) << 23));
-  return x < -87.0f ? 0.0f : result;
+  // Adding to the exponent field turns some NaN into numbers, among them the one that GPUs make.
+  return x < -87.0f ? 0.0f : x == x ? result : x;
 }
 
 /// x in storage type T, rounded to nearest
