@@ -8,6 +8,7 @@
 #include <Kokkos_Core.hpp>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,6 +24,9 @@ inline void check_cublaslt(cublasStatus_t status, char const* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
     throw std::runtime_error(concatenate(call, " failed: ", cublasLtGetStatusString(status)));
 }
+
+/// Bytes that addresses and strides of matrices must be a multiple of
+inline constexpr std::uint32_t cublaslt_alignment = 16;
 
 /// What the library wants to be told about one kind of product. Matrices are column-major there: a row-major D is Dᵀ, the
 /// product of op(B)ᵀ and op(A)ᵀ.
@@ -55,6 +59,10 @@ class CublasLtProduct {
     check_cublaslt(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
                                          sizeof workspace_bytes);
+    std::uint32_t const alignment = cublaslt_alignment;  // the library would assume 256
+    for (auto const matrix : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                              CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      cublasLtMatmulPreferenceSetAttribute(preference, matrix, &alignment, sizeof alignment);
     cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
     cublasStatus_t const status =
@@ -102,7 +110,7 @@ class CublasLtStream {
  public:
   explicit CublasLtStream(Kokkos::Cuda const& space)
       : m_workspace(Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "Sporos::gemm::workspace"),
-                    workspace_bytes) {
+                    workspace_bytes + workspace_alignment) {
     check_cublaslt(cublasLtCreate(&m_handle), "cublasLtCreate");
   }
   CublasLtStream(CublasLtStream const&) = delete;
@@ -131,24 +139,31 @@ class CublasLtStream {
       if (product->choose_algorithm(m_handle, workspace_bytes)) found->second = std::move(product);
     }
     if (!found->second) return false;
-    found->second->run(m_handle, space.cuda_stream(), g, m_workspace.data(), workspace_bytes);
+    found->second->run(m_handle, space.cuda_stream(), g, aligned_workspace(), workspace_bytes);
     return true;
   }
 
  private:
   static constexpr std::size_t workspace_bytes = std::size_t(32) << 20;  // NVIDIA's advice for Hopper
+  static constexpr std::size_t workspace_alignment = 256;                // refused otherwise; Kokkos aligns to 128
   using Key = std::array<std::int64_t, 10>;
+
+  void* aligned_workspace() const {
+    auto const address = reinterpret_cast<std::uintptr_t>(m_workspace.data());
+    return m_workspace.data() + (workspace_alignment - address % workspace_alignment) % workspace_alignment;
+  }
 
   cublasLtHandle_t m_handle = nullptr;
   Kokkos::View<std::byte*, Kokkos::CudaSpace> m_workspace;
   std::map<Key, std::unique_ptr<CublasLtProduct>> m_products;  // none: no algorithm
 };
 
-/// False if the library does not take this product: it wants addresses and strides in multiples of 16 bytes.
+/// False if the library does not take this product
 template <class T, class Output>
 bool gemm_cublaslt(Kokkos::Cuda const& space, GemmArguments<T, Output> const& g) {
   auto const aligned = [](auto const* data, std::int64_t stride) {
-    return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && stride * std::int64_t(sizeof *data) % 16 == 0;
+    return reinterpret_cast<std::uintptr_t>(data) % cublaslt_alignment == 0 &&
+           stride * std::int64_t(sizeof *data) % cublaslt_alignment == 0;
   };
   if (g.depth == 0 || !aligned(g.a, g.a_stride) || !aligned(g.b, g.b_stride) || !aligned(g.d, g.d_stride) ||
       !aligned(g.bias, 0))
