@@ -22,8 +22,9 @@ if(KIND STREQUAL "install")
   run(${CMAKE_COMMAND} --install ${SPOROS_BUILD} --prefix ${WORK}/prefix)
   list(PREPEND project_CMAKE_PREFIX_PATH ${WORK}/prefix)
 else()
-  # Without io and for debugging: a configuration that nothing else builds.
+  # Without io, for debugging, for one instruction set: a configuration that nothing else builds.
   list(APPEND settings -DSPOROS_SOURCE_DIR=${SPOROS_SOURCE} -DSPOROS_ENABLE_IO=OFF -DCMAKE_BUILD_TYPE=Debug
+       -DSPOROS_HIGHEST_HOST_LEVEL=baseline
        -DSPOROS_ENABLE_KOKKOSKERNELS=${project_SPOROS_ENABLE_KOKKOSKERNELS})
 endif()
 run(${CMAKE_COMMAND} -G ${project_CMAKE_GENERATOR} -S ${SPOROS_SOURCE}/unit_tests/consumer -B ${WORK}/build ${settings}

@@ -42,16 +42,17 @@ std::string name_of(HostLevel level) {
 
 std::vector<HostLevel> supported_host_levels() {
   std::vector<HostLevel> levels{HostLevel::baseline};
-#if defined(__x86_64__)
+#if SPOROS_HIGHEST_HOST_LEVEL > 0
   // The names of the levels are younger than some compilers we support. Every processor that has these of a level has the
   // rest of it.
   __builtin_cpu_init();
-  bool const v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-  bool const v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (v3) levels.push_back(HostLevel::x86_64_v3);
-  if (v4) levels.push_back(HostLevel::x86_64_v4);
-  if (v4 && __builtin_cpu_supports("avx512bf16")) levels.push_back(HostLevel::x86_64_v4_bf16);
+  [[maybe_unused]] bool const v3 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  [[maybe_unused]] bool const v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  SPOROS_AT_V3(if (v3) levels.push_back(HostLevel::x86_64_v3);)
+  SPOROS_AT_V4(if (v4) levels.push_back(HostLevel::x86_64_v4);)
+  SPOROS_AT_V4_BF16(if (v4 && __builtin_cpu_supports("avx512bf16")) levels.push_back(HostLevel::x86_64_v4_bf16);)
 #endif
   return levels;
 }
