@@ -13,9 +13,10 @@ for argument in "$@"; do
   IFS=, read -ra objects <<<"${argument#*=}"
   for object in "${objects[@]}"; do
     checked=$((checked + 1))
-    strays=$(nm -C --defined-only "$object" | grep -E ' [TWVuBDRi] ' | grep -v "::$level::" || true)
+    # A mangled name holds a namespace as its length and itself. DW.ref. is where exception tables find their handler.
+    strays=$(nm --defined-only "$object" | grep -E ' [TWVuBDRi] ' | grep -v -e "${#level}$level" -e ' DW\.ref\.' || true)
     if [ -n "$strays" ]; then
-      printf '%s defines symbols outside the namespace of its level, %s:\n%s\n' "$object" "$level" "$strays"
+      printf '%s defines symbols outside the namespace of its level, %s:\n%s\n' "$object" "$level" "$(c++filt <<<"$strays")"
       status=1
     fi
   done
