@@ -45,8 +45,10 @@ if(SPOROS_ENABLE_CUBLASLT)
   find_package(CUDAToolkit 12.2 REQUIRED)
 endif()
 if(SPOROS_ENABLE_HIPBLASLT)
-  message(FATAL_ERROR "SPOROS_ENABLE_HIPBLASLT=ON: GEMM through hipBLASLt is not written yet. On HIP, GEMM runs through "
-                      "Kokkos Kernels (fp32, fp64) or the portable kernel (bf16).")
+  if(NOT SPOROS_BACKEND STREQUAL "HIP")
+    message(FATAL_ERROR "SPOROS_ENABLE_HIPBLASLT=ON needs a Kokkos with the HIP back end; the one found has ${Kokkos_DEVICES}.")
+  endif()
+  find_package(hipblaslt REQUIRED)
 endif()
 
 if(SPOROS_ENABLE_IO)

@@ -16,7 +16,7 @@ if(NOT SPOROS_HIGHEST_HOST_LEVEL MATCHES "^(baseline|x86_64_v3|x86_64_v4|x86_64_
   message(FATAL_ERROR "SPOROS_HIGHEST_HOST_LEVEL is \"${SPOROS_HIGHEST_HOST_LEVEL}\"; it must be baseline, x86_64_v3, x86_64_v4 or x86_64_v4_bf16")
 endif()
 option(SPOROS_ENABLE_CUBLASLT "bf16 and fp32 GEMM through cuBLASLt" OFF)
-option(SPOROS_ENABLE_HIPBLASLT "bf16 and fp32 GEMM through hipBLASLt (not written yet: refused)" OFF)
+option(SPOROS_ENABLE_HIPBLASLT "bf16 and fp32 GEMM through hipBLASLt" OFF)
 option(SPOROS_ENABLE_NCCL "Gradients summed by NCCL" OFF)
 option(SPOROS_ENABLE_RCCL "Gradients summed by RCCL" OFF)
 option(SPOROS_ENABLE_TESTS "Build the tests (needs Catch2 3)" ${PROJECT_IS_TOP_LEVEL})

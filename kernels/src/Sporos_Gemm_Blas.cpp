@@ -13,8 +13,9 @@
 #ifdef SPOROS_HAVE_KOKKOSKERNELS
 #include <KokkosBlas3_gemm.hpp>
 #endif
-#ifdef SPOROS_ENABLE_CUBLASLT
-#include "impl/Sporos_Gemm_CublasLt.hpp"
+#if defined(SPOROS_ENABLE_CUBLASLT) || defined(SPOROS_ENABLE_HIPBLASLT)
+#define SPOROS_HAVE_BLASLT
+#include "impl/Sporos_Gemm_BlasLt.hpp"
 #endif
 
 namespace Sporos::Impl {
@@ -63,9 +64,9 @@ bool gemm_blas(ExecutionSpace const& space, GemmArguments<T, Output> const& argu
     product.z = nullptr;
   }
   bool done = false, add_bias = arguments.bias != nullptr;
-#ifdef SPOROS_ENABLE_CUBLASLT
+#ifdef SPOROS_HAVE_BLASLT
   if constexpr (!std::is_same_v<T, double>) {
-    done = gemm_cublaslt(space, product);
+    done = gemm_blaslt(space, product);
     if (done) add_bias = false;
   }
 #endif

@@ -7,7 +7,7 @@
 
 namespace Sporos::Impl {
 
-/// The product on a GPU through a library that this build has: cuBLASLt for float and bfloat16, Kokkos Kernels for float and
+/// The product on a GPU through a library that this build has: cuBLASLt or hipBLASLt for float and bfloat16, Kokkos Kernels for float and
 /// double. False if none of them takes it; then nothing has been done. Defined for the types of gemm.
 template <class ExecutionSpace, class T, class Output>
 bool gemm_blas(ExecutionSpace const& space, GemmArguments<T, Output> const& arguments);

@@ -42,7 +42,7 @@ std::string name_of(HostLevel level) {
 
 std::vector<HostLevel> supported_host_levels() {
   std::vector<HostLevel> levels{HostLevel::baseline};
-#if SPOROS_HIGHEST_HOST_LEVEL > 0
+#if SPOROS_HIGHEST_HOST_LEVEL > 0 && !defined(__HIP_DEVICE_COMPILE__)  // where these builtins are errors, called or not
   // The names of the levels are younger than some compilers we support. Every processor that has these of a level has the
   // rest of it.
   __builtin_cpu_init();
