@@ -145,7 +145,7 @@ TokenDataset TokenDataset::open(std::string const& spec, int vocabulary) {
 }
 
 void TokenDataset::read(std::int64_t first, std::int64_t count, int* out) const {
-  SPOROS_THROW_IF(first < 0 || count < 0 || first > m_size - count, "tokens [", first, ", ", first + count, ") of ",
+  SPOROS_THROW_IF(first < 0 || count < 0 || first > m_size - count, count, " tokens from number ", first, " on of ",
                   m_path, ", which has ", m_size);
   // Piece by piece, so that a long read needs no second copy of itself
   constexpr std::int64_t piece = 1 << 15;

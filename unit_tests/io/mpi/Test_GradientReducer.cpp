@@ -117,7 +117,7 @@ TEMPLATE_TEST_CASE("The buffer becomes the sum over ranks, with the same bits on
       if (run == 0)
         first = sums;
       else
-        REQUIRE(std::memcmp(first.data(), sums.data(), sums.size() * sizeof(C)) == 0);
+        REQUIRE((first.empty() || std::memcmp(first.data(), sums.data(), sums.size() * sizeof(C)) == 0));
     }
 
     std::int64_t wrong = 0;
