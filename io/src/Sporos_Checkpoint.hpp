@@ -101,7 +101,7 @@ void for_each_checkpoint_array(State const& state, Function const& function) {
 /// too, and the destructor ends the process with exit code 75, because MPI_Finalize would not return.
 class CheckpointWriter {
  public:
-  /// Throws AgreedError if the directory cannot be made or written to.
+  /// Throws AgreedError if ranks name different directories, or if it cannot be made or written to.
   CheckpointWriter(Communicator const& communicator, CheckpointOptions options);
   ~CheckpointWriter();
   CheckpointWriter(CheckpointWriter const&) = delete;
@@ -159,13 +159,49 @@ class CheckpointWriter {
   double m_seconds_stalled = 0;
 };
 
-/// A checkpoint that was found whole. Any number of ranks reads what any other has written.
+/// What CheckpointReader throws where the files of a checkpoint are not what was written
+class DamagedCheckpoint : public AgreedError {
+  using AgreedError::AgreedError;
+};
+
+/// A checkpoint of which manifest and size of the data are right. Any number of ranks reads what any other has written.
 class CheckpointReader {
  public:
+  /// Fills a state from the newest whole checkpoint in the directory; nothing if there is none, or no directory. The data are
+  /// read once and compared with their CRCs on the way. Where they are damaged the checkpoint before is loaded; where there is
+  /// none the state is zero, as it was constructed. Collective; the state's execution space is fenced.
+  /// \param accept called on every rank before a checkpoint's data are read; what it throws ends the search as AgreedError
+  /// \param on_skipped called on rank 0 with the reason for every newer checkpoint that is not whole
+  /// Throws AgreedError if ranks name different directories or do not see the same, if it cannot be read, and for a state
+  /// of other tensors, as load() does.
+  template <class ExecutionSpace, class T>
+  static std::optional<CheckpointReader> load_newest(Communicator const& communicator, std::string const& directory,
+                                                     ShardedState<ExecutionSpace, T>& state,
+                                                     std::function<void(CheckpointReader const&)> const& accept,
+                                                     std::function<void(std::string const&)> const& on_skipped) {
+    bool touched = false;
+    auto reader = find(
+        communicator, directory,
+        [&](CheckpointReader const& candidate) {
+          communicator.run_agreed([&] { accept(candidate); });
+          touched = true;
+          candidate.load(state);
+        },
+        on_skipped);
+    if (touched && !reader) {
+      Impl::for_each_checkpoint_array(state, [&](char const*, auto const& flat) {
+        using Element = typename std::decay_t<decltype(flat)>::value_type;
+        Kokkos::deep_copy(state.space(), flat, Element(0.0f));
+      });
+      state.step = 0;
+    }
+    return reader;
+  }
+
   /// The newest checkpoint in the directory whose files are complete and whose data have the CRCs that were taken before
   /// they were written; nothing if there is none, or no directory. Collective; every rank verifies a part.
   /// \param on_skipped called on rank 0 with the reason for every newer checkpoint that is not whole
-  /// Throws AgreedError if the directory is there but cannot be read.
+  /// Throws AgreedError if ranks name different directories or do not see the same, or if it cannot be read.
   static std::optional<CheckpointReader> newest_valid(Communicator const& communicator, std::string const& directory,
                                                       std::function<void(std::string const&)> const& on_skipped);
 
@@ -176,7 +212,7 @@ class CheckpointReader {
 
   /// Fills parameters, master weights, moments and step of a state. Collective; the state's execution space is fenced.
   /// Throws AgreedError, before anything is changed, for a state of other tensors (each that differs is named with both
-  /// shapes) or of other element types; afterwards too, if the file has become damaged since it was verified.
+  /// shapes) or of other element types; DamagedCheckpoint, when a part may be loaded, if the data are not what was written.
   template <class ExecutionSpace, class T>
   void load(ShardedState<ExecutionSpace, T>& state) const {
     Kokkos::Profiling::ScopedRegion const region("Sporos::CheckpointReader::load");
@@ -197,6 +233,11 @@ class CheckpointReader {
 
  private:
   struct Contents;
+  /// The newest checkpoint that `use` does not find damaged
+  static std::optional<CheckpointReader> find(Communicator const& communicator, std::string const& directory,
+                                              std::function<void(CheckpointReader const&)> const& use,
+                                              std::function<void(std::string const&)> const& on_skipped);
+  void verify() const;
   CheckpointReader(Communicator const& communicator, std::shared_ptr<Contents const> contents);
   void read(StateLayout const& layout, std::vector<Impl::CheckpointTarget> const& targets) const;
   std::int64_t optimizer_step() const;

@@ -7,10 +7,9 @@
 #include <system_error>
 
 #include "Sporos_Checkpoint.hpp"
-#include "Sporos_Crc32c.hpp"
 #include "Sporos_Error.hpp"
+#include "impl/Sporos_CheckpointData.hpp"
 #include "impl/Sporos_CheckpointFormat.hpp"
-#include "impl/Sporos_Files.hpp"
 #include "impl/Sporos_Hdf5.hpp"
 
 namespace Sporos {
@@ -23,75 +22,6 @@ struct CheckpointReader::Contents {
 };
 
 namespace {
-
-/// The data of a checkpoint, opened by one rank for itself
-class DataFile {
- public:
-  explicit DataFile(std::string const& directory, CheckpointManifest const& manifest)
-      : m_path(directory + "/" + checkpoint_data_file), m_manifest(manifest) {
-    Hdf5Handle const access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "make a property list");
-#if H5_VERSION_GE(1, 14, 0) || (H5_VERSION_GE(1, 10, 7) && !H5_VERSION_GE(1, 12, 0))
-    // Nobody writes to it any more, and some parallel file systems have no locks.
-    hdf5_check(H5Pset_file_locking(access, 0, 1), "do without file locks");
-#endif
-    m_file = Hdf5Handle(H5Fopen(m_path.c_str(), H5F_ACC_RDONLY, access), H5Fclose, "open ", m_path);
-  }
-
-  /// Reads a piece and compares its CRC with the one that was taken before it was written.
-  std::vector<std::byte> const& read(CheckpointPiece const& piece) {
-    CheckpointArray const& array = m_manifest.arrays[piece.array];
-    TensorRange const& tensor = m_manifest.layout.tensors()[piece.tensor];
-    std::string const name = array.group + "/" + tensor.name;
-    Hdf5Handle const dataset(H5Dopen2(m_file, name.c_str(), H5P_DEFAULT), H5Dclose, "open the dataset ", name, " of ",
-                             m_path);
-    Hdf5Handle const type = hdf5_type(array.type);
-    check(dataset, type, name, tensor.shape);
-
-    m_buffer.resize(std::size_t(piece.count * bytes_of(array.type)));
-    for_each_selection(
-        dataset, tensor.shape, piece.first, piece.count, [&](hid_t memory, hid_t file, std::int64_t done) {
-          hdf5_check(H5Dread(dataset, type, memory, file, H5P_DEFAULT, m_buffer.data() + done * bytes_of(array.type)),
-                     "read ", name, " of ", m_path);
-        });
-    SPOROS_THROW_INPUT_ERROR_IF(crc32c(m_buffer.data(), m_buffer.size()) != piece.crc32c, m_path,
-                                " is damaged: elements ", piece.first, " to ", piece.first + piece.count, " of ", name,
-                                " are not what was written");
-    return m_buffer;
-  }
-
- private:
-  void check(hid_t dataset, hid_t type, std::string const& name, std::vector<std::int64_t> const& shape) const {
-    Hdf5Handle const space(H5Dget_space(dataset), H5Sclose, "get the shape of ", name);
-    std::vector<hsize_t> extents(std::size_t(hdf5_check(H5Sget_simple_extent_ndims(space), "get the shape of ", name)));
-    hdf5_check(H5Sget_simple_extent_dims(space, extents.data(), nullptr), "get the shape of ", name);
-    std::vector<std::int64_t> const found(extents.begin(), extents.end());
-    SPOROS_THROW_INPUT_ERROR_IF(found != shape, m_path, " has ", name, " with shape ", shape_text(found),
-                                ", the manifest with ", shape_text(shape));
-    Hdf5Handle const found_type(H5Dget_type(dataset), H5Tclose, "get the type of ", name);
-    SPOROS_THROW_INPUT_ERROR_IF(hdf5_check(H5Tequal(found_type, type), "compare types") == 0, m_path, " has ", name,
-                                " with another element type than the manifest");
-  }
-
-  std::string m_path;
-  CheckpointManifest const& m_manifest;
-  Hdf5Handle m_file;
-  std::vector<std::byte> m_buffer;
-};
-
-CheckpointManifest read_manifest(std::string const& text, std::string const& directory) {
-  return CheckpointManifest::from_text(text, directory + "/" + checkpoint_manifest_file);
-}
-
-// What rank 0 sees at a glance; the others get the text.
-std::string read_manifest_text(std::string const& directory) {
-  std::string const text = read_file(directory + "/" + checkpoint_manifest_file);
-  CheckpointManifest const manifest = read_manifest(text, directory);
-  std::string const data = directory + "/" + checkpoint_data_file;
-  std::int64_t const bytes = File(data, O_RDONLY).size();
-  SPOROS_THROW_INPUT_ERROR_IF(bytes != manifest.data_bytes, data, " has ", bytes, " bytes and should have ",
-                              manifest.data_bytes);
-  return text;
-}
 
 /// What keeps the arrays of a checkpoint from a state with other tensors or types; empty if nothing does
 std::string differences(CheckpointManifest const& manifest, StateLayout const& layout,
@@ -129,9 +59,10 @@ std::string differences(CheckpointManifest const& manifest, StateLayout const& l
 CheckpointReader::CheckpointReader(Communicator const& communicator, std::shared_ptr<Contents const> contents)
     : m_communicator(communicator), m_contents(std::move(contents)) {}
 
-std::optional<CheckpointReader> CheckpointReader::newest_valid(
-    Communicator const& communicator, std::string const& directory,
-    std::function<void(std::string const&)> const& on_skipped) {
+std::optional<CheckpointReader> CheckpointReader::find(Communicator const& communicator, std::string const& directory,
+                                                       std::function<void(CheckpointReader const&)> const& use,
+                                                       std::function<void(std::string const&)> const& on_skipped) {
+  require_same_directory(communicator, directory);
   std::vector<CheckpointName> names;  // of rank 0, which decides for all
   communicator.run_agreed([&] {
     if (communicator.rank() != 0) return;
@@ -145,29 +76,57 @@ std::optional<CheckpointReader> CheckpointReader::newest_valid(
 
   for (std::uint64_t i = 0; i < count; ++i) {
     auto contents = std::make_shared<Contents>();
+    if (communicator.rank() == 0) contents->path = directory + "/" + names[i].text();
+    communicator.broadcast(contents->path);
+    // On another file system all checkpoints would count as damaged, and the run would start anew without a word.
+    communicator.run_agreed([&] {
+      SPOROS_THROW_INPUT_ERROR_IF(!std::filesystem::exists(contents->path), contents->path,
+                                  " is not there, but rank 0 sees it; all ranks must see the same directory");
+    });
     try {
       std::string text;
       communicator.run_agreed([&] {
         if (communicator.rank() != 0) return;
-        contents->path = directory + "/" + names[i].text();
-        text = read_manifest_text(contents->path);
+        text = read_checkpoint_manifest_text(contents->path);
+        std::int64_t const step = parse_checkpoint_manifest(text, contents->path).step;
+        SPOROS_THROW_INPUT_ERROR_IF(step != names[i].step, contents->path, " is damaged: its manifest is of step ",
+                                    step);
       });
-      communicator.broadcast(contents->path);
       communicator.broadcast(text);
-      communicator.run_agreed([&] {
-        contents->manifest = read_manifest(text, contents->path);
-        Hdf5Session const session;
-        DataFile data(contents->path, contents->manifest);
-        auto const& pieces = contents->manifest.pieces;
-        for (std::size_t p = std::size_t(communicator.rank()); p < pieces.size(); p += std::size_t(communicator.size()))
-          data.read(pieces[p]);
-      });
-      return CheckpointReader(communicator, std::move(contents));
+      communicator.run_agreed([&] { contents->manifest = parse_checkpoint_manifest(text, contents->path); });
     } catch (AgreedError const& error) {
+      if (communicator.rank() == 0 && on_skipped) on_skipped(error.what());
+      continue;
+    }
+    CheckpointReader const reader(communicator, std::move(contents));
+    try {
+      use(reader);
+      return reader;
+    } catch (DamagedCheckpoint const& error) {
       if (communicator.rank() == 0 && on_skipped) on_skipped(error.what());
     }
   }
   return std::nullopt;
+}
+
+std::optional<CheckpointReader> CheckpointReader::newest_valid(
+    Communicator const& communicator, std::string const& directory,
+    std::function<void(std::string const&)> const& on_skipped) {
+  return find(communicator, directory, [](CheckpointReader const& reader) { reader.verify(); }, on_skipped);
+}
+
+void CheckpointReader::verify() const {
+  try {
+    m_communicator.run_agreed([&] {
+      Hdf5Session const session;
+      CheckpointData data(m_contents->path, m_contents->manifest);
+      auto const& pieces = m_contents->manifest.pieces;
+      for (auto p = std::size_t(m_communicator.rank()); p < pieces.size(); p += std::size_t(m_communicator.size()))
+        data.read(pieces[p]);
+    });
+  } catch (AgreedError const& error) {
+    throw DamagedCheckpoint(error.what());
+  }
 }
 
 void CheckpointReader::read(StateLayout const& layout, std::vector<CheckpointTarget> const& targets) const {
@@ -188,7 +147,7 @@ void CheckpointReader::read(StateLayout const& layout, std::vector<CheckpointTar
   // In each round every rank reads one piece, and all get all of them: the file is read once, by all together.
   std::size_t const size = std::size_t(m_communicator.size()), rank = std::size_t(m_communicator.rank());
   auto const& pieces = manifest.pieces;
-  std::optional<DataFile> data;
+  std::optional<CheckpointData> data;
   std::vector<std::byte> received;
   std::string error;
   for (std::size_t base = 0; base < pieces.size(); base += size) {
@@ -202,7 +161,11 @@ void CheckpointReader::read(StateLayout const& layout, std::vector<CheckpointTar
         error = exception.what();
       }
     }
-    m_communicator.agree_no_error(error);
+    try {
+      m_communicator.agree_no_error(error);
+    } catch (AgreedError const& agreed) {
+      throw DamagedCheckpoint(agreed.what());
+    }
     for (std::size_t root = 0; root < size && base + root < pieces.size(); ++root) {
       CheckpointPiece const& piece = pieces[base + root];
       received.resize(std::size_t(piece.count * bytes_of(manifest.arrays[piece.array].type)));

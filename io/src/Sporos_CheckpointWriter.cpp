@@ -36,8 +36,10 @@ class Save {
       : m_communicator(communicator), m_syncs_for_its_node(syncs_for_its_node), m_options(options), m_staged(staged) {}
 
   void run() {
+    at_checkpoint_place("start");
     on_rank_0([&] { make_directory(); });
     m_communicator.broadcast(m_directory);
+    at_checkpoint_place("directory made");
     m_data_path = m_directory + "/" + checkpoint_data_file;
     try {
       // Another file system at the same path on another node shows here.
@@ -45,17 +47,21 @@ class Save {
         if (::access(m_directory.c_str(), W_OK) != 0) throw_system_error("write to", m_directory);
       });
       write_data();
+      at_checkpoint_place("data closed");
       m_communicator.run_agreed([&] {
         if (m_syncs_for_its_node) File(m_data_path, O_RDWR).sync();
       });
       gather_crcs();
       m_communicator.run_agreed([&] { verify_pieces_of_next_rank(); });
+      at_checkpoint_place("data verified");
       on_rank_0([&] { commit(); });
     } catch (AgreedError const&) {
       if (m_communicator.rank() == 0) remove_quietly(m_directory);
       throw;
     }
+    at_checkpoint_place("committed");
     if (m_communicator.rank() == 0) remove_old();
+    at_checkpoint_place("old ones removed");
   }
 
  private:
@@ -102,7 +108,9 @@ class Save {
       on_rank_0([&] {
         if (m_options.reserve) reserve_space();
       });
+      at_checkpoint_place("space reserved");
       m_communicator.run_agreed([&] { write_pieces(); });
+      at_checkpoint_place("pieces written");
     } catch (AgreedError const&) {
       // First the space must come back: HDF5 writes its tables when it closes the file, and may not return on a full disk.
       if (m_communicator.rank() == 0 && ::truncate(m_data_path.c_str(), 0) != 0)
@@ -202,6 +210,7 @@ class Save {
       std::byte const* const data =
           m_staged.data[piece.array] + (tensor.offset + piece.first - m_staged.first) * element;
       piece.crc32c = crc32c(data, std::size_t(piece.count * element));
+      at_checkpoint_place("piece");
       hid_t const dataset = m_datasets[dataset_index(piece)];
       Hdf5Handle const type = hdf5_type(array.type);  // of the memory as of the file, so nothing is converted
       auto const write = [&](hid_t memory, hid_t file, std::int64_t done) {
@@ -274,9 +283,12 @@ class Save {
     manifest.metadata = nlohmann::json::parse(m_staged.metadata);
     replace_file(m_directory + "/" + checkpoint_manifest_file, manifest.to_text());
 
+    at_checkpoint_place("manifest written");
+
     CheckpointName name{m_staged.step};
     while (std::filesystem::exists(m_options.directory + "/" + name.text())) ++name.revision;
     rename_path(m_directory, m_options.directory + "/" + name.text());
+    at_checkpoint_place("renamed");
     sync_directory(m_options.directory);
     replace_file(m_options.directory + "/latest", name.text() + "\n");
   }
@@ -305,6 +317,7 @@ class Save {
     std::string const to = m_options.directory + "/" + unfinished_prefix(name.step) + "removed";
     remove_quietly(to);
     rename_path(from, to);
+    at_checkpoint_place("old one renamed");
     remove_quietly(to);
   }
 
@@ -388,6 +401,7 @@ CheckpointWriter::CheckpointWriter(Communicator const& communicator, CheckpointO
   SPOROS_THROW_IF(m_options.keep < 0, "keep is ", m_options.keep, ", it must be 0 or more");
   SPOROS_THROW_IF(!(m_options.deadline_seconds > 0), "deadline_seconds is ", m_options.deadline_seconds,
                   ", it must be over 0");
+  require_same_directory(m_communicator, m_options.directory);
   m_communicator.run_agreed([&] {
     if (m_communicator.rank() != 0) return;
     std::error_code error;

@@ -186,6 +186,15 @@ std::vector<CheckpointName> list_checkpoints(std::string const& directory) {
   return names;
 }
 
+void require_same_directory(Communicator const& communicator, std::string const& directory) {
+  std::string of_root = directory;
+  communicator.broadcast(of_root);
+  communicator.run_agreed([&] {
+    SPOROS_THROW_INPUT_ERROR_IF(directory != of_root, "the directory of checkpoints is \"", directory, "\" here and \"",
+                                of_root, "\" on rank 0");
+  });
+}
+
 std::string unfinished_prefix(std::int64_t step) { return CheckpointName{step}.text() + unfinished_mark; }
 
 std::optional<std::int64_t> parse_unfinished(std::string const& name) {

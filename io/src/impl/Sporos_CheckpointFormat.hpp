@@ -69,6 +69,16 @@ std::string unfinished_prefix(std::int64_t step);
 /// The step of a directory named so
 std::optional<std::int64_t> parse_unfinished(std::string const& name);
 
+/// Throws AgreedError where ranks mean different directories, by their names.
+void require_same_directory(Communicator const& communicator, std::string const& directory);
+
+/// Called on the thread that writes a checkpoint as it comes to each of its places. Tests stop, slow down or kill it there.
+inline void (*checkpoint_hook)(char const* place) = nullptr;
+
+inline void at_checkpoint_place(char const* place) {
+  if (checkpoint_hook) checkpoint_hook(place);
+}
+
 }  // namespace Sporos::Impl
 
 #endif

@@ -2,21 +2,28 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <Kokkos_Core.hpp>
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch_message.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "CheckpointFixtures.hpp"
 #include "Sporos_Checkpoint.hpp"
+#include "impl/Sporos_CheckpointFormat.hpp"
 
 namespace {
 
@@ -61,6 +68,20 @@ std::vector<std::string> entries(std::string const& directory) {
 
 using Names = std::vector<std::string>;
 
+/// All up to four, some of more
+std::vector<int> rank_counts(int size) {
+  std::vector<int> counts;
+  for (int n = 1; n <= size; ++n)
+    if (size <= 4 || n == 1 || n == 3 || n == size) counts.push_back(n);
+  return counts;
+}
+
+/// What checkpoint_hook does in these tests
+struct Hook {
+  explicit Hook(void (*function)(char const*)) { Sporos::Impl::checkpoint_hook = function; }
+  ~Hook() { Sporos::Impl::checkpoint_hook = nullptr; }
+};
+
 TEMPLATE_TEST_CASE("What any number of ranks has saved, any number reads", "[io][checkpoint][mpi]", Sporos::bfloat16,
                    float, double) {
   auto const world = Communicator::world();
@@ -71,7 +92,7 @@ TEMPLATE_TEST_CASE("What any number of ranks has saved, any number reads", "[io]
   state.step = 77;
   auto const expected = bytes_of(state);
 
-  for (int writers = 1; writers <= world.size(); ++writers) {
+  for (int const writers : rank_counts(world.size())) {
     std::string const path = directory / std::to_string(writers);
     nlohmann::json const metadata{
         {"seed", 12345678901234}, {"loss", 0.1}, {"text", "\"\n\u00e9"}, {"writers", writers}};
@@ -82,7 +103,7 @@ TEMPLATE_TEST_CASE("What any number of ranks has saved, any number reads", "[io]
       writer.wait();
       CHECK(writer.last_committed() == 1200);
     }
-    for (int readers = 1; readers <= world.size(); ++readers) {
+    for (int const readers : rank_counts(world.size())) {
       world.barrier();
       auto const some = first_ranks(readers);
       if (!some) continue;
@@ -101,6 +122,30 @@ TEMPLATE_TEST_CASE("What any number of ranks has saved, any number reads", "[io]
       CHECK(loaded.step == 77);
       CHECK(bytes_of(loaded) == expected);
     }
+  }
+}
+
+TEST_CASE("Fewer elements than ranks, and none at all, are saved and read", "[io][checkpoint][mpi]") {
+  auto const world = Communicator::world();
+  SharedDirectory const directory(world);
+  Space space;
+  Sporos::StateLayout tiny, empty;
+  tiny.add("scalar", {}, false);
+  empty.add("nothing", {0, 5}, false);
+  for (auto const& layout : {tiny, empty}) {
+    State<float> state(space, layout), loaded(space, layout);
+    fill(state);
+    state.step = 3;
+    std::string const path = directory / layout.tensors()[0].name;
+    CheckpointWriter writer(world, {.directory = path});
+    writer.save(state, {}, 3);
+    writer.wait();
+    std::vector<std::string> skipped;
+    auto const reader = find_newest(world, path, skipped);
+    REQUIRE(reader);
+    reader->load(loaded);
+    CHECK(bytes_of(loaded) == bytes_of(state));
+    CHECK(loaded.step == 3);
   }
 }
 
@@ -169,6 +214,160 @@ TEST_CASE("A checkpoint is of the moment of save(), while the state goes on", "[
     if (world.rank() == 0) std::filesystem::remove_all(reader->path());
     world.barrier();
   }
+}
+
+std::atomic<bool> released = true;
+
+void wait_until_released(char const* place) {
+  while (!released && std::string_view(place) == "piece") std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST_CASE("Training goes on while a disk takes its time; the next save waits for it", "[io][checkpoint][mpi]") {
+  auto const world = Communicator::world();
+  SharedDirectory const directory(world);
+  Hook const hook(wait_until_released);
+  Space space;
+  State<float> state(space, checkpoint_layout());
+  fill(state);
+  CheckpointWriter writer(world, {.directory = directory / "c", .keep = 0});
+  released = false;
+  writer.save(state, {}, 1);
+  // None of its ranks can have written anything, yet all are here.
+  for (int i = 0; i < 100; ++i) REQUIRE(world.all_reduce_sum(std::int64_t(1)) == world.size());
+  CHECK_FALSE(writer.last_committed());
+
+  std::thread slow_disk([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    released = true;
+  });
+  writer.save(state, {}, 2);
+  CHECK(released);
+  CHECK(writer.last_committed() == 1);
+  writer.wait();
+  CHECK(writer.last_committed() == 2);
+  slow_disk.join();
+  world.barrier();
+  CHECK(entries(directory / "c") == Names{"latest", "step-000000000001", "step-000000000002"});
+}
+
+std::string directory_to_lose, place_of_loss;
+
+void lose_directory(char const* place) {
+  if (Communicator::world().rank() == 0 && place == place_of_loss) std::filesystem::remove_all(directory_to_lose);
+}
+
+TEST_CASE("A directory that vanishes is an error on every rank; once it is back, so are the saves",
+          "[io][checkpoint][mpi]") {
+  auto const world = Communicator::world();
+  SharedDirectory const directory(world);
+  Hook const hook(lose_directory);
+  Space space;
+  State<float> state(space, checkpoint_layout());
+  fill(state);
+  for (char const* place :
+       {"start", "directory made", "space reserved", "pieces written", "data closed", "data verified", "renamed"}) {
+    CAPTURE(place);
+    directory_to_lose = directory / "c";
+    place_of_loss = place;
+    CheckpointWriter writer(world, {.directory = directory_to_lose});
+    writer.save(state, {}, 1);
+    CHECK_THROWS_WITH(writer.wait(), ContainsSubstring(directory_to_lose));
+    writer.save(state, {}, 2);
+    CHECK_THROWS_AS(writer.wait(), AgreedError);
+    CHECK_FALSE(writer.last_committed());
+
+    place_of_loss = "none";
+    if (world.rank() == 0) std::filesystem::create_directory(directory_to_lose);
+    world.barrier();
+    writer.save(state, {}, 3);
+    writer.wait();
+    CHECK(writer.last_committed() == 3);
+    world.barrier();
+  }
+}
+
+TEST_CASE("The state that load_newest leaves is the newest whole checkpoint's, or zero", "[io][checkpoint][mpi]") {
+  auto const world = Communicator::world();
+  SharedDirectory const directory(world);
+  std::string const path = directory / "c";
+  Space space;
+  State<Sporos::bfloat16> state(space, checkpoint_layout());
+  {
+    CheckpointWriter writer(world, {.directory = path, .keep = 0});
+    for (int step : {5, 10, 15}) {
+      fill(state);
+      Kokkos::deep_copy(Kokkos::subview(state.first_moment(), std::pair(0, 37 * 19)), float(step));
+      state.step = step;
+      writer.save(state, {}, step);
+    }
+    writer.wait();
+  }
+  auto const damage_last_byte_of = [&](int step) {
+    world.barrier();
+    if (world.rank() == 0) {
+      std::string const file =
+          path + "/step-" + std::string(step < 10 ? 11 : 10, '0') + std::to_string(step) + "/data.h5";
+      std::string data = read_text(file);
+      // In the array that is read last, so that most is loaded before it shows
+      std::vector<float> values;
+      for (std::int64_t i = 0; i < 130; ++i) values.push_back(float(checkpoint_value(3, 7, i)));
+      std::size_t const at =
+          data.find(std::string(reinterpret_cast<char const*>(values.data()), values.size() * sizeof(float)));
+      REQUIRE(at != std::string::npos);
+      data[at + 100] = char(data[at + 100] ^ 1);
+      write_text(file, data);
+    }
+    world.barrier();
+  };
+  int accepted = 0, skipped = 0;
+  auto const load = [&](State<Sporos::bfloat16>& into) {
+    accepted = skipped = 0;
+    return CheckpointReader::load_newest(
+        world, path, into, [&](CheckpointReader const&) { ++accepted; }, [&](std::string const&) { ++skipped; });
+  };
+  State<Sporos::bfloat16> loaded(space, checkpoint_layout());
+  auto const zero = bytes_of(loaded);
+  auto reader = load(loaded);
+  REQUIRE(reader);
+  CHECK(reader->step() == 15);
+  CHECK(bytes_of(loaded) == bytes_of(state));
+  CHECK(accepted == 1);
+  CHECK(skipped == 0);
+
+  damage_last_byte_of(15);
+  damage_last_byte_of(10);
+  reader = load(loaded);
+  REQUIRE(reader);
+  CHECK(reader->step() == 5);
+  CHECK(loaded.step == 5);
+  auto const moments = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), loaded.first_moment());
+  CHECK(moments(0) == 5);
+  CHECK(accepted == 3);
+  CHECK(skipped == (world.rank() == 0 ? 2 : 0));
+
+  // What a caller refuses is no damage, and nothing is loaded.
+  auto const before = bytes_of(loaded);
+  CHECK_THROWS_WITH(
+      CheckpointReader::load_newest(
+          world, path, loaded,
+          [](CheckpointReader const& candidate) { throw std::runtime_error("not " + candidate.path()); }, nullptr),
+      ContainsSubstring("not " + path + "/step-000000000015"));
+  CHECK(bytes_of(loaded) == before);
+
+  damage_last_byte_of(5);
+  CHECK_FALSE(load(loaded));
+  CHECK(bytes_of(loaded) == zero);
+  CHECK(loaded.step == 0);
+}
+
+TEST_CASE("Ranks that name different directories are told so", "[io][checkpoint][mpi]") {
+  auto const world = Communicator::world();
+  if (world.size() == 1) return;
+  SharedDirectory const directory(world);
+  std::string const mine = directory / (world.rank() == 1 ? "b" : "a");
+  std::string const a = directory / "a", b = directory / "b";
+  CHECK_THROWS_WITH(CheckpointWriter(world, {.directory = mine}), ContainsSubstring(a) && ContainsSubstring(b));
+  CHECK_THROWS_WITH(CheckpointReader::newest_valid(world, mine, nullptr), ContainsSubstring(a) && ContainsSubstring(b));
 }
 
 TEST_CASE("No checkpoint is not an error, what is not one is not taken for one", "[io][checkpoint][mpi]") {
@@ -278,6 +477,12 @@ TEST_CASE("A damaged checkpoint is skipped with a message that names it, and the
     CHECK(reader->step() == 5);
     REQUIRE(skipped.size() == 1);
     CHECK_THAT(skipped[0], ContainsSubstring("cannot open " + manifest_path));
+  }
+  SECTION("swapped with the file of another checkpoint") {
+    std::string const other = path + "/step-000000000005/";
+    expect(data_path, read_text(other + "data.h5"), "is damaged");
+    // The older one is whole, and is not taken for the newer.
+    expect(manifest_path, read_text(other + "manifest.json"), "is damaged");
   }
   SECTION("undamaged again") {
     std::vector<std::string> skipped;

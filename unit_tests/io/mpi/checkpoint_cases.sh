@@ -19,12 +19,7 @@ ranks() {
 }
 
 directory=$(mktemp -d)
-launcher=
-clean_up() {
-  if [ -n "$launcher" ]; then kill "$launcher" 2>/dev/null && wait "$launcher"; fi
-  rm -rf "$directory"
-}
-trap clean_up EXIT
+trap 'rm -rf "$directory"' EXIT
 
 h5py() {
   python3 -c 'import h5py, numpy' || { echo "python3 has no h5py"; exit 77; }
@@ -59,32 +54,6 @@ full_disk() {
     echo "a small file system cannot be mounted here"
     exit 77
   fi
-}
-
-killed() {
-  local number try victim run
-  for number in 2 3; do
-    for try in 1 2 3; do
-      run=$directory/$number-$try
-      # A checkpoint takes some 50 ms, so the kill comes at any point of one.
-      "$mpiexec" "$number_flag" "$number" "${preflags[@]}" "$program" forever "$run" &
-      launcher=$!
-      for _ in $(seq 600); do
-        [ -e "$run/latest" ] && break
-        sleep 0.1
-      done
-      sleep "0.$((RANDOM % 10))"
-      victim=$(cat "$run.process-$((try % number))")
-      kill -KILL "$victim"
-      if wait "$launcher"; then
-        echo "mpiexec ended well although rank process $victim was killed"
-        exit 1
-      fi
-      launcher=
-      ls "$run"
-      ranks "$((1 + try % 2))" check "$run"
-    done
-  done
 }
 
 "$case"

@@ -1,24 +1,33 @@
 // SPDX-FileCopyrightText: The Sporos authors
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What checkpoint_cases.sh runs under mpiexec:
+// What checkpoint_cases.sh and checkpoint_faults.py run under mpiexec:
 //   write DIR                 saves the state of the fixtures in bfloat16 as step 12, for h5py to read
 //   fill DIR reserve|plain    DIR has room for one checkpoint of the large state: the second save must fail everywhere
-//   forever DIR               saves the large state again and again until it is killed; DIR.process-<rank> holds whom to kill
-//   check DIR                 the newest valid checkpoint must hold what `forever` saved
+//   check DIR                 the newest valid checkpoint must hold what `fill` or `crash` saved
+//   crash DIR [RANK PLACE N]  the newest valid checkpoint must be none older than the last that DIR.committed names, and hold what
+//                             was saved; then saves go on, every commit added to DIR.committed, until a kill: by itself where
+//                             RANK comes to PLACE of a save for the Nth time, else by somebody else
+//   slow DIR                  a save that does not end within its deadline: an error, then exit code 75
 #include <unistd.h>
 
 #include <Kokkos_Core.hpp>
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "CheckpointFixtures.hpp"
 #include "Sporos_Checkpoint.hpp"
 #include "Sporos_Communicator.hpp"
+#include "impl/Sporos_CheckpointFormat.hpp"
 
 namespace {
 
@@ -47,12 +56,13 @@ void set(State& state, std::int64_t step) {
 }
 
 /// The newest checkpoint, of this step if it is not negative, must hold what set() made.
-std::int64_t check(Communicator const& world, std::string const& directory, std::int64_t step) {
+std::int64_t check(Communicator const& world, std::string const& directory, std::int64_t step,
+                   Sporos::StateLayout const& layout = large_layout()) {
   auto const reader = CheckpointReader::newest_valid(
       world, directory, [](std::string const& text) { std::printf("skipped: %s\n", text.c_str()); });
   require(reader.has_value(), "no valid checkpoint");
   require(step < 0 || reader->step() == step, "the newest is of step " + std::to_string(reader->step()));
-  State state(Space(), large_layout());
+  State state(Space(), layout);
   reader->load(state);
   for_each_buffer(state, [&](int buffer, auto const& flat) {
     float const expected = float(reader->step()) + (buffer == 2 ? 0.25f : buffer == 3 ? 0.5f : 0.0f);
@@ -107,14 +117,69 @@ void fill_disk(Communicator const& world, std::string const& directory, bool res
   check(world, directory, 3);
 }
 
-[[noreturn]] void save_forever(Communicator const& world, std::string const& directory) {
+/// The last number in a file of numbers; 0 if there is none
+std::int64_t last_number(std::string const& path) {
+  std::int64_t number = 0;
+  std::ifstream file(path);
+  for (std::int64_t next; file >> next;) number = next;
+  return number;
+}
+
+int rank_to_kill = -1, times_until_kill = 0;
+std::string place_of_kill;
+
+void kill_at_place(char const* place) {
+  if (place != place_of_kill || Communicator::world().rank() != rank_to_kill || --times_until_kill > 0) return;
+  ::kill(::getpid(), SIGKILL);
+}
+
+/// 700 KB in a checkpoint, so that many come and go before the kill
+Sporos::StateLayout small_layout() {
+  Sporos::StateLayout layout;
+  layout.add("a", {200, 250}, true);
+  layout.add("b", {8'000}, false);
+  return layout;
+}
+
+[[noreturn]] void crash(Communicator const& world, std::string const& directory) {
   write_text(directory + ".process-" + std::to_string(world.rank()), std::to_string(::getpid()));
-  State state(Space(), large_layout());
-  CheckpointWriter writer(world, {.directory = directory});
-  for (std::int64_t step = 1;; ++step) {
-    set(state, step);
-    writer.save(state, {}, step);
+  std::int64_t const reported = last_number(directory + ".committed");
+  std::int64_t step = 0;
+  if (reported > 0) {
+    step = check(world, directory, -1, small_layout());
+    require(step >= reported,
+            "step " + std::to_string(reported) + " was reported, the newest is " + std::to_string(step));
   }
+  world.barrier();
+  Sporos::Impl::checkpoint_hook = kill_at_place;
+  State state(Space(), small_layout());
+  CheckpointWriter writer(world, {.directory = directory, .keep = 1});
+  std::ofstream committed(directory + ".committed", std::ios::app);
+  for (std::int64_t last = step;;) {
+    set(state, ++step);
+    writer.save(state, {}, step);
+    if (step % 2 == 0) writer.wait();
+    if (world.rank() == 0 && writer.last_committed().value_or(last) != last)
+      committed << (last = *writer.last_committed()) << std::endl;
+  }
+}
+
+void slow_disk(Communicator const& world, std::string const& directory) {
+  Sporos::Impl::checkpoint_hook = [](char const* place) {
+    if (std::string(place) == "pieces written") std::this_thread::sleep_for(std::chrono::seconds(30));
+  };
+  State state(Space(), small_layout());
+  CheckpointWriter writer(world, {.directory = directory, .deadline_seconds = 0.2});
+  writer.save(state, {}, 1);
+  std::string error;
+  try {
+    writer.wait();
+  } catch (Sporos::AgreedError const& agreed) {
+    error = agreed.what();
+  }
+  require(error.find("has not ended within 0.2 seconds") != std::string::npos, "no deadline: " + error);
+  std::printf("rank %d goes on after: %s\n", world.rank(), error.c_str());
+  std::fflush(stdout);
 }
 
 void run(std::string const& action, std::string const& directory, std::string const& option) {
@@ -123,11 +188,13 @@ void run(std::string const& action, std::string const& directory, std::string co
     write(world, directory);
   } else if (action == "fill") {
     fill_disk(world, directory, option == "reserve");
-  } else if (action == "forever") {
-    save_forever(world, directory);
   } else if (action == "check") {
     auto const step = check(world, directory, -1);
     if (world.rank() == 0) std::printf("step %lld is whole\n", static_cast<long long>(step));
+  } else if (action == "crash") {
+    crash(world, directory);
+  } else if (action == "slow") {
+    slow_disk(world, directory);
   } else {
     throw std::runtime_error("no action " + action);
   }
@@ -140,6 +207,11 @@ int main(int argc, char** argv) {
   Kokkos::ScopeGuard const kokkos(argc, argv);
   try {
     require(argc >= 3, "usage: checkpoint_program ACTION DIRECTORY [OPTION]");
+    if (argc == 6) {
+      rank_to_kill = std::atoi(argv[3]);
+      place_of_kill = argv[4];
+      times_until_kill = std::atoi(argv[5]);
+    }
     run(argv[1], argv[2], argc > 3 ? argv[3] : "");
   } catch (std::exception const& error) {
     std::fprintf(stderr, "checkpoint_program: %s\n", error.what());
