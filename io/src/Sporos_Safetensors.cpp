@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "Sporos_StateLayout.hpp"
@@ -98,10 +101,68 @@ void write_safetensors(std::string const& path, std::vector<SafetensorsTensor> c
   std::uint64_t const length = text.size();
   file.write(&length, sizeof(length));
   file.write(text.data(), text.size());
-  for (std::size_t i = 0; i < order.size(); ++i) file.write(order[i]->data, std::size_t(bytes[i]));
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (!order[i]->make) {
+      file.write(order[i]->data, std::size_t(bytes[i]));
+      continue;
+    }
+    std::vector<std::byte> const made = order[i]->make();
+    SPOROS_THROW_IF(std::int64_t(made.size()) != bytes[i], "tensor \"", order[i]->name, "\" has ", bytes[i],
+                    " bytes and was made with ", made.size());
+    file.write(made.data(), made.size());
+  }
   file.sync();
   file.close();
   Impl::rename_path(temporary, path);
+}
+
+namespace {
+
+constexpr char const* single_file = "model.safetensors";
+constexpr char const* index_file = "model.safetensors.index.json";
+
+std::string shard_name(std::size_t number, std::size_t count) {
+  char text[64];
+  std::snprintf(text, sizeof text, "model-%05zu-of-%05zu.safetensors", number, count);
+  return text;
+}
+
+}  // namespace
+
+void write_safetensors_model(std::string const& directory, std::vector<SafetensorsTensor> const& tensors,
+                             std::int64_t shard_bytes, std::map<std::string, std::string> const& metadata) {
+  SPOROS_THROW_IF(shard_bytes < 1, "shards of at most ", shard_bytes, " bytes");
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  SPOROS_THROW_INPUT_ERROR_IF(error, "cannot make the directory ", directory, ": ", error.message());
+  for (char const* const name : {single_file, index_file})
+    SPOROS_THROW_INPUT_ERROR_IF(std::filesystem::exists(directory + "/" + name, error), directory, " holds a model, ",
+                                name, ", already");
+
+  std::vector<std::vector<SafetensorsTensor>> shards(1);
+  std::int64_t total = 0, in_shard = 0;
+  for (SafetensorsTensor const& tensor : tensors) {
+    std::int64_t const bytes = byte_count(tensor.type, tensor.shape);
+    if (in_shard > 0 && in_shard + bytes > shard_bytes) {
+      shards.emplace_back();
+      in_shard = 0;
+    }
+    shards.back().push_back(tensor);
+    in_shard += bytes;
+    total += bytes;
+  }
+  if (shards.size() == 1) return write_safetensors(directory + "/" + single_file, tensors, metadata);
+
+  nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", nlohmann::json::object()}};
+  for (std::size_t s = 0; s < shards.size(); ++s) {
+    std::string const name = shard_name(s + 1, shards.size());
+    write_safetensors(directory + "/" + name, shards[s], metadata);
+    for (SafetensorsTensor const& tensor : shards[s]) {
+      SPOROS_THROW_IF(index["weight_map"].contains(tensor.name), "the name \"", tensor.name, "\" is taken");
+      index["weight_map"][tensor.name] = name;
+    }
+  }
+  Impl::replace_file(directory + "/" + index_file, index.dump(2) + "\n");
 }
 
 SafetensorsFile::SafetensorsFile(std::string path)
@@ -183,6 +244,57 @@ void SafetensorsFile::require(std::string const& name, std::string const& type,
 void SafetensorsFile::read_bytes(std::string const& name, void* data) const {
   Tensor const& tensor = find(name);
   m_file->read(data, std::size_t(tensor.bytes), tensor.offset);
+}
+
+namespace {
+
+/// The weight_map of an index: tensor name to file name
+std::map<std::string, std::string> read_index(std::string const& path) {
+  try {
+    auto const map =
+        parse_without_duplicates(Impl::read_file(path)).at("weight_map").get<std::map<std::string, std::string>>();
+    for (auto const& [tensor, file] : map)
+      SPOROS_THROW_INPUT_ERROR_IF(file.empty() || file.find('/') != std::string::npos || file == "..", "tensor \"",
+                                  tensor, "\" is said to be in \"", file, "\", which is no name of a file beside it");
+    return map;
+  } catch (nlohmann::json::exception const& error) {
+    throw InputError(path + ": " + error.what());
+  } catch (InputError const& error) {
+    throw InputError(path + ": " + error.what());
+  }
+}
+
+}  // namespace
+
+SafetensorsModel::SafetensorsModel(std::string const& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  std::string file = path;
+  if (fs::is_directory(path, ignored)) {
+    file = path + "/" + index_file;
+    if (!fs::exists(file, ignored)) file = path + "/" + single_file;
+    SPOROS_THROW_INPUT_ERROR_IF(!fs::exists(file, ignored), path, " has neither ", single_file, " nor ", index_file);
+  }
+  m_directory = fs::path(file).parent_path().string();
+  if (m_directory.empty()) m_directory = ".";
+
+  if (!file.ends_with(".json")) {
+    SafetensorsFile const& only = m_files.try_emplace(file, file).first->second;
+    for (auto const& [name, tensor] : only.tensors()) m_tensors.emplace(name, &only);
+    return;
+  }
+  for (auto const& [name, shard] : read_index(file)) {
+    std::string const shard_path = m_directory + "/" + shard;
+    auto found = m_files.find(shard_path);
+    if (found == m_files.end()) found = m_files.try_emplace(shard_path, shard_path).first;
+    SPOROS_THROW_INPUT_ERROR_IF(found->second.tensors().count(name) == 0, file, " says that tensor \"", name,
+                                "\" is in ", shard, "; it is not");
+    m_tensors.emplace(name, &found->second);
+  }
+  for (auto const& [shard_path, shard] : m_files)
+    for (auto const& [name, tensor] : shard.tensors())
+      SPOROS_THROW_INPUT_ERROR_IF(m_tensors.count(name) == 0 || m_tensors.at(name) != &shard, shard_path,
+                                  " holds tensor \"", name, "\", of which ", file, " does not know");
 }
 
 }  // namespace Sporos

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,16 +36,22 @@ constexpr char const* safetensors_type() {
   if constexpr (std::is_same_v<T, std::uint8_t>) return "U8";
 }
 
-/// A tensor to be written: row-major elements in memory
+/// A tensor to be written: row-major elements in memory, or made when it is their turn
 struct SafetensorsTensor {
   template <class T>
   SafetensorsTensor(std::string n, std::vector<std::int64_t> s, T const* d)
       : name(std::move(n)), type(safetensors_type<T>()), shape(std::move(s)), data(d) {}
 
+  /// \param m called once, when the tensor is written: all its bytes. So a file may be larger than the memory.
+  SafetensorsTensor(std::string n, std::string t, std::vector<std::int64_t> s,
+                    std::function<std::vector<std::byte>()> m)
+      : name(std::move(n)), type(std::move(t)), shape(std::move(s)), make(std::move(m)) {}
+
   std::string name;
   std::string type;
   std::vector<std::int64_t> shape;
-  void const* data;
+  void const* data = nullptr;
+  std::function<std::vector<std::byte>()> make;
 };
 
 /// Writes a safetensors file: 8 bytes length, a JSON header, the tensors (https://huggingface.co/docs/safetensors). Tensors of
@@ -52,6 +59,13 @@ struct SafetensorsTensor {
 /// Throws InvalidArgument for a name that is given twice or is "__metadata__", InputError if the file cannot be written.
 void write_safetensors(std::string const& path, std::vector<SafetensorsTensor> const& tensors,
                        std::map<std::string, std::string> const& metadata = {});
+
+/// Writes a model as Hugging Face's programs look for it: `model.safetensors`, or where the tensors have more than `shard_bytes`
+/// in all, files `model-00001-of-0000N.safetensors` of at most so many (one tensor may be larger) in the given order, and
+/// last `model.safetensors.index.json`, which says where each tensor is. Makes the directory.
+/// Throws InputError where it holds a model already, or cannot be written to.
+void write_safetensors_model(std::string const& directory, std::vector<SafetensorsTensor> const& tensors,
+                             std::int64_t shard_bytes, std::map<std::string, std::string> const& metadata = {});
 
 /// A safetensors file for reading, checked as its specification demands when it is opened
 class SafetensorsFile {
@@ -93,6 +107,27 @@ class SafetensorsFile {
   std::shared_ptr<Impl::File const> m_file;
   std::map<std::string, Tensor> m_tensors;
   std::map<std::string, std::string> m_metadata;
+};
+
+/// The safetensors files of one model, each tensor in one of them
+class SafetensorsModel {
+ public:
+  /// \param path a .safetensors file, an index (.json), or a directory with `model.safetensors.index.json` or
+  /// `model.safetensors`.
+  /// Throws InputError where a file is missing or damaged, and where index and files do not have the same tensors.
+  explicit SafetensorsModel(std::string const& path);
+  SafetensorsModel(SafetensorsModel const&) = delete;
+  SafetensorsModel& operator=(SafetensorsModel const&) = delete;
+
+  /// Where the files lie
+  std::string const& directory() const { return m_directory; }
+  /// Which file has a tensor, by the tensor's name
+  std::map<std::string, SafetensorsFile const*> const& tensors() const { return m_tensors; }
+
+ private:
+  std::string m_directory;
+  std::map<std::string, SafetensorsFile> m_files;
+  std::map<std::string, SafetensorsFile const*> m_tensors;
 };
 
 }  // namespace Sporos

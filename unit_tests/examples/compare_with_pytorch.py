@@ -12,6 +12,7 @@ import tempfile
 try:
     import torch
     import torch.nn.functional as F
+    from gpt2_in_pytorch import gpt2
     from safetensors.torch import load_file
 except ImportError as error:
     print(f"skipped: {error} (Debian: python3-torch, python3-safetensors)")
@@ -20,35 +21,9 @@ except ImportError as error:
 HEADS = 4
 
 
-def gpt2(weights, inputs):
-    """The logits, from weights under Hugging Face's names"""
-    def norm(name, x):
-        return F.layer_norm(x, x.shape[-1:], weights[name + ".weight"], weights[name + ".bias"], 1e-5)
-
-    def linear(name, x):
-        return x @ weights[name + ".weight"] + weights[name + ".bias"]
-
-    def attention(name, x):
-        batch, length, width = x.shape
-        q, k, v = (part.view(batch, length, HEADS, width // HEADS).transpose(1, 2)
-                   for part in linear(name + ".c_attn", x).split(width, dim=2))
-        scores = (q @ k.transpose(2, 3)) / (width // HEADS) ** 0.5
-        later = torch.ones(length, length, dtype=torch.bool).triu(1)
-        y = scores.masked_fill(later, float("-inf")).softmax(-1) @ v
-        return linear(name + ".c_proj", y.transpose(1, 2).reshape(batch, length, width))
-
-    x = weights["wte.weight"][inputs] + weights["wpe.weight"][: inputs.shape[1]]
-    for layer in range(sum(name.endswith(".ln_1.weight") for name in weights)):
-        block = f"h.{layer}"
-        x = x + attention(block + ".attn", norm(block + ".ln_1", x))
-        hidden = F.gelu(linear(block + ".mlp.c_fc", norm(block + ".ln_2", x)), approximate="tanh")
-        x = x + linear(block + ".mlp.c_proj", hidden)
-    return norm("ln_f", x) @ weights["wte.weight"].T
-
-
 def loss_and_gradients(tensors, dtype):
     weights = {name: value.detach().to(dtype, copy=True).requires_grad_() for name, value in tensors.items()}
-    logits = gpt2(weights, INPUTS)
+    logits = gpt2(weights, INPUTS, HEADS)
     logits = logits.float() if dtype == torch.bfloat16 else logits
     loss = F.cross_entropy(logits.flatten(0, 1), TARGETS.flatten())
     loss.backward()

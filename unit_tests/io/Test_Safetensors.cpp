@@ -5,6 +5,8 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -131,6 +133,75 @@ TEST_CASE("Files that the specification forbids are refused with the reason", "[
   expect(with_header("{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", "12345678"), "dtype");
   expect(with_header("{\"__metadata__\":{\"a\":1}}", ""), "string");
   CHECK_THROWS_WITH(SafetensorsFile("/absent/model.safetensors"), ContainsSubstring("/absent/model.safetensors"));
+}
+
+/// Three tensors of 24, 8 and 40 bytes
+std::vector<Sporos::SafetensorsTensor> three_tensors() {
+  static std::vector<float> const values{1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  auto const made = [] {
+    std::vector<std::byte> bytes(40);
+    std::memcpy(bytes.data(), values.data(), 40);
+    return bytes;
+  };
+  return {{"z", {2, 3}, values.data()}, {"a", {2}, values.data() + 3}, {"m", "F32", {10}, made}};
+}
+
+TEST_CASE("A model in shards is found again by its index, its directory, or as one file", "[io][safetensors]") {
+  for (auto const& [shard_bytes, files] :
+       {std::pair(1000, 1), std::pair(72, 1), std::pair(71, 2), std::pair(32, 2), std::pair(31, 3), std::pair(1, 3)}) {
+    CAPTURE(shard_bytes);
+    TemporaryFile const place("x", "");
+    std::string const directory = place.folder() + "/model";
+    Sporos::write_safetensors_model(directory, three_tensors(), shard_bytes, {{"format", "pt"}});
+    auto const entries = std::distance(std::filesystem::directory_iterator(directory), {});
+    CHECK(entries == (files == 1 ? 1 : files + 1));
+    std::string const one = directory + "/" + (files == 1 ? "model.safetensors" : "model.safetensors.index.json");
+    for (std::string const& path : {directory, one}) {
+      Sporos::SafetensorsModel const model(path);
+      CHECK(model.directory() == directory);
+      REQUIRE(model.tensors().size() == 3);
+      CHECK(model.tensors().at("z")->read<float>("z", {2, 3}) == std::vector<float>{1, 2, 3, 4, 5, 6});
+      CHECK(model.tensors().at("a")->read<float>("a", {2}) == std::vector<float>{4, 5});
+      CHECK(model.tensors().at("m")->read<float>("m", {10}).back() == 10);
+      CHECK(model.tensors().at("m")->metadata().at("format") == "pt");
+    }
+    CHECK_THROWS_WITH(Sporos::write_safetensors_model(directory, three_tensors(), shard_bytes),
+                      ContainsSubstring(directory + " holds a model"));
+  }
+  TemporaryFile const file("short.safetensors", "");
+  CHECK_THROWS_AS(write_safetensors(file.path(), {{"m", "F32", {2}, [] { return std::vector<std::byte>(7); }}}),
+                  Sporos::InvalidArgument);
+}
+
+TEST_CASE("An index that does not fit its shards is refused", "[io][safetensors]") {
+  TemporaryFile const place("x", "");
+  std::string const directory = place.folder() + "/model", index = directory + "/model.safetensors.index.json";
+  Sporos::write_safetensors_model(directory, three_tensors(), 32);
+  auto const message = [&](std::string const& text) {
+    Sporos::Testing::write_file(index, text);
+    try {
+      Sporos::SafetensorsModel const model(directory);
+    } catch (Sporos::InputError const& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  std::string const first = "model-00001-of-00002.safetensors", second = "model-00002-of-00002.safetensors";
+  auto const map = [&](std::string const& z, std::string const& a, std::string const& m) {
+    return "{\"weight_map\": {\"z\": \"" + z + "\", \"a\": \"" + a + "\", \"m\": \"" + m + "\"}}";
+  };
+  CHECK(message(map(first, first, second)) == "accepted");
+  CHECK_THAT(message(map(first, second, second)), ContainsSubstring("says that tensor \"a\" is in " + second));
+  CHECK_THAT(message(map(first, first, "model-3.safetensors")), ContainsSubstring("model-3.safetensors"));
+  CHECK_THAT(message(map(first, first, "../model.safetensors")), ContainsSubstring("\"../model.safetensors\""));
+  CHECK_THAT(message(map(first, first, "")), ContainsSubstring("tensor \"m\" is said to be in \"\""));
+  CHECK_THAT(message("{\"weight_map\": {\"z\": \"" + first + "\", \"m\": \"" + second + "\"}}"),
+             ContainsSubstring("holds tensor \"a\", of which"));
+  CHECK_THAT(message("{\"weight_map\": {\"z\": \"x\", \"z\": \"y\"}}"), ContainsSubstring("\"z\" twice"));
+  CHECK_THAT(message("{}"), ContainsSubstring("weight_map"));
+  CHECK_THAT(message("{\"weight_map\": 3}"), ContainsSubstring(index));
+  CHECK_THAT(message("no JSON"), ContainsSubstring(index));
+  CHECK_THROWS_WITH(Sporos::SafetensorsModel(place.folder()), ContainsSubstring("has neither model.safetensors nor"));
 }
 
 }  // namespace

@@ -42,6 +42,12 @@ class TemporaryFile {
   std::filesystem::path m_path;
 };
 
+inline void write_file(std::string const& path, std::string_view content) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(content.data(), std::streamsize(content.size()));
+  if (!file.flush()) throw std::runtime_error("writing " + path);
+}
+
 inline std::string little_endian(std::uint64_t value, int bytes) {
   std::string text;
   for (int b = 0; b < bytes; ++b) text.push_back(char(value >> (8 * b)));
