@@ -7,18 +7,13 @@
 
 namespace Sporos::Impl {
 
-BatchReader::BatchReader(TokenDataset dataset, TokenRange range, SampleOrder order, std::int64_t sequence_length,
-                         BatchPlan const& plan)
-    : m_dataset(std::move(dataset)), m_range(range), m_order(order), m_sequence_length(sequence_length), m_plan(plan) {
+BatchReader::BatchReader(DataMixture data, BatchPlan const& plan) : m_data(std::move(data)), m_plan(plan) {
   SPOROS_THROW_IF(plan.global_batch < 1 || plan.micro_batch < 1, "the global batch is ", plan.global_batch,
                   " sequences, the micro-batch ", plan.micro_batch, "; both need at least one");
   SPOROS_THROW_IF(plan.ranks < 1 || plan.rank < 0 || plan.rank >= plan.ranks, "rank ", plan.rank, " of ", plan.ranks);
   SPOROS_THROW_IF(plan.first_step < 0, "the first step is ", plan.first_step);
   // A global batch may be smaller than the micro-batch; buffers as large as the latter would be wasted.
   m_plan.micro_batch = std::min(plan.micro_batch, plan.global_batch);
-  std::int64_t const samples = m_dataset.samples(range, sequence_length);
-  SPOROS_THROW_IF(order.samples() != samples, "the order is one of ", order.samples(), " samples; tokens [",
-                  range.first, ", ", range.last, ") hold ", samples, " of length ", sequence_length);
 }
 
 BatchReader::Position BatchReader::position(std::int64_t number) const {
@@ -29,12 +24,12 @@ BatchReader::Position BatchReader::position(std::int64_t number) const {
 }
 
 void BatchReader::read(Position const& position, int* inputs, int* targets) const {
-  std::vector<int> window(static_cast<std::size_t>(m_sequence_length + 1));
+  std::int64_t const length = sequence_length();
+  std::vector<int> window(static_cast<std::size_t>(length + 1));
   for (std::int64_t s = 0; s < position.count; ++s) {
-    std::int64_t const sample = m_order(position.step * m_plan.global_batch + position.first_sequence + s);
-    m_dataset.read(m_range.first + sample * m_sequence_length, m_sequence_length + 1, window.data());
-    std::copy(window.begin(), window.end() - 1, inputs + s * m_sequence_length);
-    std::copy(window.begin() + 1, window.end(), targets + s * m_sequence_length);
+    m_data.read(position.step * m_plan.global_batch + position.first_sequence + s, window.data());
+    std::copy(window.begin(), window.end() - 1, inputs + s * length);
+    std::copy(window.begin() + 1, window.end(), targets + s * length);
   }
 }
 

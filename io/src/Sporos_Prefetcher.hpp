@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "Sporos_Communicator.hpp"
+#include "Sporos_DataMixture.hpp"
 #include "Sporos_Error.hpp"
 #include "Sporos_SampleOrder.hpp"
 #include "Sporos_TokenDataset.hpp"
@@ -21,8 +22,8 @@
 
 namespace Sporos {
 
-/// How a training run consumes its samples. Sequence s of step t is sample order(t · global_batch + s), whatever the number
-/// of ranks. In each step rank r of R works on a contiguous share of the sequences, in micro-batches of at most
+/// How a training run consumes its samples. Sequence s of step t is sample number t · global_batch + s of the run, whatever the
+/// number of ranks. In each step rank r of R works on a contiguous share of the sequences, in micro-batches of at most
 /// `micro_batch`; all but its last one in a step are full.
 struct BatchPlan {
   std::int64_t global_batch = 1;  ///< sequences per step over all ranks
@@ -47,10 +48,9 @@ class BatchReader {
     std::int64_t count = 0;           ///< sequences
   };
 
-  BatchReader(TokenDataset dataset, TokenRange range, SampleOrder order, std::int64_t sequence_length,
-              BatchPlan const& plan);
+  BatchReader(DataMixture data, BatchPlan const& plan);
 
-  std::int64_t sequence_length() const { return m_sequence_length; }
+  std::int64_t sequence_length() const { return m_data.sequence_length(); }
   BatchPlan const& plan() const { return m_plan; }
 
   /// Batch `number` of this rank since the plan's first step
@@ -59,10 +59,7 @@ class BatchReader {
   void read(Position const& position, int* inputs, int* targets) const;
 
  private:
-  TokenDataset m_dataset;
-  TokenRange m_range;
-  SampleOrder m_order;
-  std::int64_t m_sequence_length;
+  DataMixture m_data;
   BatchPlan m_plan;
 };
 
@@ -86,14 +83,11 @@ template <class ExecutionSpace>
 class Prefetcher {
  public:
   /// \param space  the batches are for kernels enqueued on this instance
-  /// \param range  which tokens of the dataset; its samples are numbered as TokenDataset::samples() counts them
-  /// \throws InputError when the range holds no sample
-  /// \throws InvalidArgument when the plan makes no sense or the order is one of another number of samples
-  Prefetcher(ExecutionSpace const& space, TokenDataset dataset, TokenRange range, SampleOrder order,
-             std::int64_t sequence_length, BatchPlan const& plan)
-      : m_space(space), m_reader(std::move(dataset), range, order, sequence_length, plan) {
+  /// \throws InvalidArgument when the plan makes no sense
+  Prefetcher(ExecutionSpace const& space, DataMixture data, BatchPlan const& plan)
+      : m_space(space), m_reader(std::move(data), plan) {
     if (batches_per_step() == 0) return;
-    std::int64_t const tokens = m_reader.plan().micro_batch * sequence_length;
+    std::int64_t const tokens = m_reader.plan().micro_batch * m_reader.sequence_length();
     using Kokkos::view_alloc, Kokkos::WithoutInitializing;
     for (Buffer& buffer : m_buffers)
       buffer.tokens = HostTokens(view_alloc(WithoutInitializing, "Sporos::Prefetcher::buffer"), 2, tokens);
@@ -101,6 +95,15 @@ class Prefetcher {
       m_device_tokens = DeviceTokens(view_alloc(space, WithoutInitializing, "Sporos::Prefetcher::tokens"), 2, tokens);
     m_thread = std::thread([this] { read_ahead(); });
   }
+
+  /// Of one source.
+  /// \param range  which tokens of the dataset; its samples are numbered as TokenDataset::samples() counts them
+  /// \throws InputError when the range holds no sample
+  /// \throws InvalidArgument when the plan makes no sense or the order is one of another number of samples
+  Prefetcher(ExecutionSpace const& space, TokenDataset dataset, TokenRange range, SampleOrder order,
+             std::int64_t sequence_length, BatchPlan const& plan)
+      : Prefetcher(space, DataMixture({{std::move(dataset), range, order}}, sequence_length), plan) {}
+
   ~Prefetcher() {
     {
       std::lock_guard lock(m_mutex);

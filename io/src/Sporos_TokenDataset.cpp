@@ -11,10 +11,13 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
+#include "Sporos_Crc32c.hpp"
 #include "Sporos_Error.hpp"
+#include "impl/Sporos_MegatronIndex.hpp"
 
 namespace Sporos {
 namespace {
@@ -22,6 +25,8 @@ namespace {
 constexpr std::int64_t llmc_header_bytes = 1024;
 constexpr std::int32_t llmc_magic = 20240520;
 constexpr std::int32_t llmc_version = 1;
+constexpr std::int32_t llama3_magic = 20240801;
+constexpr std::int32_t llama3_version = 7;
 
 using Header = std::array<unsigned char, llmc_header_bytes>;
 
@@ -34,8 +39,6 @@ std::int32_t header_int(Header const& header, std::size_t index) {
 /// llm.c's other files have headers of the same size; reading one as raw tokens would train on noise.
 char const* other_llmc_file(std::int32_t magic) {
   switch (magic) {
-    case 20240801:
-      return "Llama 3 tokens (uint32)";
     case 20240522:
       return "an evaluation set";
     case 20240326:
@@ -45,6 +48,18 @@ char const* other_llmc_file(std::int32_t magic) {
     default:
       return nullptr;
   }
+}
+
+std::string without_ending(std::string const& path, std::string_view ending) {
+  return path.ends_with(ending) ? path.substr(0, path.size() - ending.size()) : path;
+}
+
+/// Little-endian
+std::int64_t token_at(unsigned char const* bytes, std::int64_t count, bool is_signed) {
+  std::uint64_t value = 0;
+  for (std::int64_t b = 0; b < count; ++b) value |= std::uint64_t(bytes[b]) << (8 * b);
+  if (is_signed && count < 8 && (bytes[count - 1] & 0x80) != 0) value |= ~std::uint64_t(0) << (8 * count);
+  return std::int64_t(value);
 }
 
 }  // namespace
@@ -98,50 +113,75 @@ TokenDataset TokenDataset::open(std::string const& spec, int vocabulary) {
   bool named = false;
   for (auto const& [prefix, kind] :
        {std::pair(std::string_view("text:"), Kind::text), std::pair(std::string_view("llmc:"), Kind::llmc),
-        std::pair(std::string_view("nanogpt:"), Kind::nanogpt)})
+        std::pair(std::string_view("nanogpt:"), Kind::nanogpt),
+        std::pair(std::string_view("megatron:"), Kind::megatron)})
     if (spec.starts_with(prefix)) {
       named = true;
       dataset.m_path = spec.substr(prefix.size());
       dataset.m_kind = kind;
     }
   SPOROS_THROW_INPUT_ERROR_IF(dataset.m_path.empty(), "the data's path is empty (\"", spec, "\")");
+
+  std::string const& path = dataset.m_path;
+  bool const has_index = path.ends_with(".bin") && std::filesystem::exists(without_ending(path, ".bin") + ".idx");
+  if (!named && (has_index || path.ends_with(".idx"))) {
+    named = true;
+    dataset.m_kind = Kind::megatron;
+  }
+  if (dataset.m_kind == Kind::megatron) dataset.m_path = without_ending(without_ending(path, ".bin"), ".idx") + ".bin";
   dataset.m_file = std::make_shared<File const>(dataset.m_path);
 
-  std::int64_t const bytes = dataset.m_file->bytes();
-  Header header{};
-  bool const has_header = bytes >= llmc_header_bytes;
-  if (has_header) dataset.m_file->read(0, llmc_header_bytes, header.data());
-
-  if (!named && dataset.m_path.ends_with(".bin")) {
-    dataset.m_kind = Kind::nanogpt;
-    std::int32_t const magic = header_int(header, 0);
-    // Tokens are not zero 506 times in a row: a header, whatever its magic.
-    bool const looks_like_header =
-        has_header && std::all_of(header.begin() + 12, header.end(), [](unsigned char b) { return b == 0; });
-    if (has_header && (magic == llmc_magic || looks_like_header || other_llmc_file(magic))) dataset.m_kind = Kind::llmc;
-  }
-
-  if (dataset.m_kind == Kind::llmc) {
-    SPOROS_THROW_INPUT_ERROR_IF(!has_header, dataset.m_path, ": has ", bytes,
-                                " bytes; the header of llm.c's tokens has ", llmc_header_bytes);
-    std::int32_t const magic = header_int(header, 0), version = header_int(header, 1), tokens = header_int(header, 2);
-    char const* const other = other_llmc_file(magic);
-    SPOROS_THROW_INPUT_ERROR_IF(magic != llmc_magic, dataset.m_path, ": has the magic number ", magic,
-                                other ? std::string(" (") + other + ")" : std::string(), "; llm.c's tokens have ",
-                                llmc_magic, ". (Raw uint16 tokens are read as nanogpt:", dataset.m_path, ")");
-    SPOROS_THROW_INPUT_ERROR_IF(version != llmc_version, dataset.m_path, ": has version ", version,
-                                " of llm.c's token format; version ", llmc_version, " can be read");
-    std::int64_t const expected = llmc_header_bytes + 2 * std::int64_t(tokens);
-    SPOROS_THROW_INPUT_ERROR_IF(tokens < 0 || bytes != expected, dataset.m_path, ": its header says ", tokens,
-                                " tokens, which would be ", expected, " bytes; it has ", bytes);
-    dataset.m_header_bytes = llmc_header_bytes;
-  }
+  if (!named && dataset.m_path.ends_with(".bin"))
+    dataset.m_kind = dataset.has_llmc_header() ? Kind::llmc : Kind::nanogpt;
   if (dataset.m_kind != Kind::text) dataset.m_token_bytes = 2;
+  if (dataset.m_kind == Kind::llmc) dataset.read_llmc_header();
+  if (dataset.m_kind == Kind::megatron) dataset.read_index();
+  std::int64_t const bytes = dataset.m_file->bytes();
   SPOROS_THROW_INPUT_ERROR_IF(dataset.m_kind == Kind::nanogpt && bytes % 2 != 0, dataset.m_path, ": has ", bytes,
                               " bytes, an odd number; uint16 tokens have two each");
   dataset.m_size = (bytes - dataset.m_header_bytes) / dataset.m_token_bytes;
   SPOROS_THROW_INPUT_ERROR_IF(dataset.m_size == 0, dataset.m_path, ": holds no tokens");
   return dataset;
+}
+
+bool TokenDataset::has_llmc_header() const {
+  if (m_file->bytes() < llmc_header_bytes) return false;
+  Header header{};
+  m_file->read(0, llmc_header_bytes, header.data());
+  std::int32_t const magic = header_int(header, 0);
+  // Tokens are not zero 506 times in a row: a header, whatever its magic.
+  bool const looks_like_one = std::all_of(header.begin() + 12, header.end(), [](unsigned char b) { return b == 0; });
+  return magic == llmc_magic || magic == llama3_magic || looks_like_one || other_llmc_file(magic);
+}
+
+void TokenDataset::read_llmc_header() {
+  std::int64_t const bytes = m_file->bytes();
+  SPOROS_THROW_INPUT_ERROR_IF(bytes < llmc_header_bytes, m_path, ": has ", bytes,
+                              " bytes; the header of llm.c's tokens has ", llmc_header_bytes);
+  Header header{};
+  m_file->read(0, llmc_header_bytes, header.data());
+  std::int32_t const magic = header_int(header, 0), version = header_int(header, 1), tokens = header_int(header, 2);
+  char const* const other = other_llmc_file(magic);
+  SPOROS_THROW_INPUT_ERROR_IF(magic != llmc_magic && magic != llama3_magic, m_path, ": has the magic number ", magic,
+                              other ? std::string(" (") + other + ")" : std::string(), "; llm.c's tokens have ",
+                              llmc_magic, ", for Llama 3 ", llama3_magic,
+                              ". (Raw uint16 tokens are read as nanogpt:", m_path, ")");
+  bool const is_llama3 = magic == llama3_magic;
+  std::int32_t const known_version = is_llama3 ? llama3_version : llmc_version;
+  SPOROS_THROW_INPUT_ERROR_IF(version != known_version, m_path, ": has version ", version,
+                              " of llm.c's token format; version ", known_version, " can be read");
+  m_token_bytes = is_llama3 ? 4 : 2;
+  m_header_bytes = llmc_header_bytes;
+  std::int64_t const expected = llmc_header_bytes + m_token_bytes * std::int64_t(tokens);
+  SPOROS_THROW_INPUT_ERROR_IF(tokens < 0 || bytes != expected, m_path, ": its header says ", tokens,
+                              " tokens, which would be ", expected, " bytes; it has ", bytes);
+}
+
+void TokenDataset::read_index() {
+  Impl::MegatronIndex const index =
+      Impl::read_megatron_index(without_ending(m_path, ".bin") + ".idx", m_path, m_file->bytes());
+  m_token_bytes = index.token_bytes;
+  m_is_signed = index.is_signed;
 }
 
 void TokenDataset::read(std::int64_t first, std::int64_t count, int* out) const {
@@ -154,11 +194,10 @@ void TokenDataset::read(std::int64_t first, std::int64_t count, int* out) const 
     std::int64_t const here = std::min(piece, count - done);
     m_file->read(m_header_bytes + (first + done) * m_token_bytes, here * m_token_bytes, bytes.data());
     for (std::int64_t i = 0; i < here; ++i) {
-      std::size_t const b = std::size_t(i * m_token_bytes);
-      int const token = m_token_bytes == 1 ? bytes[b] : bytes[b] | bytes[b + 1] << 8;
-      SPOROS_THROW_INPUT_ERROR_IF(token >= m_vocabulary, m_path, ": token ", first + done + i, " is ", token,
-                                  "; the vocabulary has ", m_vocabulary, " tokens");
-      out[done + i] = token;
+      std::int64_t const token = token_at(bytes.data() + i * m_token_bytes, m_token_bytes, m_is_signed);
+      SPOROS_THROW_INPUT_ERROR_IF(token < 0 || token >= m_vocabulary, m_path, ": token ", first + done + i, " is ",
+                                  token, "; the vocabulary has ", m_vocabulary, " tokens");
+      out[done + i] = int(token);
     }
   }
 }
@@ -190,11 +229,27 @@ std::uint64_t TokenDataset::fingerprint() const {
                  content.data());
     for (unsigned char const byte : content) mix(byte);
   }
+
+  // The pieces leave gaps in what is larger than all of them together.
+  constexpr std::int64_t largest_read_whole = std::int64_t(64) << 20;
+  if (bytes > pieces * piece_bytes && bytes <= largest_read_whole) {
+    std::uint32_t crc = 0;
+    content.resize(1 << 20);
+    for (std::int64_t at = 0; at < bytes; at += std::int64_t(content.size())) {
+      std::int64_t const count = std::min<std::int64_t>(bytes - at, std::int64_t(content.size()));
+      m_file->read(m_header_bytes + at, count, content.data());
+      crc = crc32c(content.data(), std::size_t(count), crc);
+    }
+    for (int shift = 0; shift < 32; shift += 8) mix((unsigned char)(crc >> shift));
+  }
   return hash;
 }
 
 std::string TokenDataset::description() const {
-  char const* const kind = m_kind == Kind::text ? "text" : m_kind == Kind::llmc ? "llm.c" : "nanoGPT";
+  char const* const kind = m_kind == Kind::text      ? "text"
+                           : m_kind == Kind::llmc    ? "llm.c"
+                           : m_kind == Kind::nanogpt ? "nanoGPT"
+                                                     : "Megatron";
   return Impl::concatenate(m_path, " (", kind, ", ", m_size, " tokens)");
 }
 

@@ -20,10 +20,13 @@ struct TokenRange {
 /// A file of tokens. Copies share the open file; reading is thread safe and keeps nothing in memory.
 ///
 ///     text:PATH     each byte is a token
-///     llmc:PATH     llm.c's .bin: 256 int32, the first three 20240520, 1 and the number of tokens, then uint16 tokens
+///     llmc:PATH     llm.c's .bin: 256 int32, the first three 20240520, 1 and the number of tokens, then uint16 tokens; or those
+///                   of Llama 3: 20240801, 7 and the number of tokens, then uint32 tokens
 ///     nanogpt:PATH  nanoGPT's .bin: uint16 tokens and nothing else
-///     PATH          the kind by name and content: a .bin that starts with llm.c's header is one of llm.c, any other .bin
-///                   one of nanoGPT, everything else is text
+///     megatron:PATH Megatron's PATH.bin and PATH.idx (PATH may end with either): tokens of any integer type, one sequence after
+///                   another
+///     PATH          the kind by name and content: a .idx, or a .bin beside which a .idx lies, is one of Megatron; a .bin that
+///                   starts with llm.c's header is one of llm.c, any other .bin one of nanoGPT; everything else is text
 ///
 /// All numbers are little-endian.
 class TokenDataset {
@@ -48,24 +51,28 @@ class TokenDataset {
   /// \throws InputError naming the file when there is none
   std::int64_t samples(TokenRange range, std::int64_t sequence_length) const;
 
-  /// Of kind, number of tokens and samples of the content. The same on every machine; another one means another dataset,
-  /// or the same file changed.
+  /// Of kind, number of tokens and content: all of it up to 64 MiB, samples of what is larger. The same on every machine;
+  /// another one means another dataset, or the same file changed.
   std::uint64_t fingerprint() const;
 
   /// For people: "data.txt (text, 4194304 tokens)"
   std::string description() const;
 
  private:
-  enum class Kind { text, llmc, nanogpt };
+  enum class Kind { text, llmc, nanogpt, megatron };
   class File;
 
   TokenDataset() = default;
+  bool has_llmc_header() const;
+  void read_llmc_header();
+  void read_index();
 
   std::string m_path;
   Kind m_kind = Kind::text;
   std::shared_ptr<File const> m_file;
   std::int64_t m_header_bytes = 0;
   std::int64_t m_token_bytes = 1;
+  bool m_is_signed = false;
   std::int64_t m_size = 0;
   int m_vocabulary = 0;
 };

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -119,7 +120,8 @@ TEST_CASE("A file that breaks its format is refused with both values", "[io][dat
            Case{llmc_header(20240519, 1, 10) + ten,
                 "llmc:", "has the magic number 20240519; llm.c's tokens have 20240520"},
            Case{llmc_header(20240519, 1, 10) + ten, "", "has the magic number 20240519; llm.c's tokens have 20240520"},
-           Case{llmc_header(20240801, 7, 10) + ten, "", "20240801 (Llama 3 tokens (uint32))"},
+           Case{llmc_header(20240801, 1, 5) + ten, "", "has version 1 of llm.c's token format; version 7"},
+           Case{llmc_header(20240801, 7, 10) + ten, "", "says 10 tokens, which would be 1064 bytes; it has 1044"},
            Case{llmc_header(20240522, 1, 10) + ten, "", "20240522 (an evaluation set)"},
            Case{llmc_header(20240326, 3, 1024) + ten, "", "20240326 (a model checkpoint)"},
            Case{llmc_header(20240327 + 200, 1, 10) + ten, "", "20240527 (an optimizer state)"},
@@ -134,6 +136,113 @@ TEST_CASE("A file that breaks its format is refused with both values", "[io][dat
     std::string const message = message_of([&] { TokenDataset::open(c.prefix + file.path(), 50257); });
     REQUIRE_THAT(message, ContainsSubstring(c.message));
     REQUIRE_THAT(message, ContainsSubstring(file.path() + ": "));
+  }
+}
+
+TEST_CASE("llm.c's files for Llama 3 hold tokens of four bytes", "[io][dataset]") {
+  std::vector<int> const tokens{0, 128255, 65536, 7, 2147483646};
+  std::string content;
+  for (int const token : tokens) content += little_endian(std::uint64_t(token), 4);
+  TemporaryFile const file("train.bin", llmc_header(20240801, 7, 5) + content);
+  TokenDataset const dataset = TokenDataset::open(file.path(), 2147483647);
+  REQUIRE(dataset.size() == 5);
+  REQUIRE(read(dataset, 0, 5) == tokens);
+  REQUIRE(read(dataset, 2, 2) == std::vector<int>{65536, 7});
+
+  // As a signed number it would be below any vocabulary.
+  TemporaryFile const large("train.bin", llmc_header(20240801, 7, 1) + little_endian(0xffffffff, 4));
+  REQUIRE(message_of([&] { read(TokenDataset::open(large.path(), 128256), 0, 1); }) ==
+          large.path() + ": token 0 is 4294967295; the vocabulary has 128256 tokens");
+}
+
+/// A Megatron dataset of sequences of these lengths, with every number as in the format unless it is changed afterwards
+struct Megatron {
+  std::uint64_t version = 1;
+  int type = 4;
+  int token_bytes = 4;
+  std::vector<std::int64_t> lengths{3, 0, 4};
+  std::vector<std::int64_t> begins{0, 12, 12};
+  std::vector<std::int64_t> documents{0, 2, 3};
+  std::vector<std::int64_t> tokens{1, 2, 3, 4, 5, 6, 7};
+  std::optional<std::uint64_t> sequence_count{}, document_count{};
+  std::string tail{};
+
+  std::string index() const {
+    std::string text("MMIDIDX\0\0", 9);
+    text += little_endian(version, 8) + char(type) + little_endian(sequence_count.value_or(lengths.size()), 8) +
+            little_endian(document_count.value_or(documents.size()), 8);
+    for (auto const length : lengths) text += little_endian(std::uint64_t(length), 4);
+    for (auto const begin : begins) text += little_endian(std::uint64_t(begin), 8);
+    for (auto const document : documents) text += little_endian(std::uint64_t(document), 8);
+    return text + tail;
+  }
+  std::string data() const {
+    std::string text;
+    for (auto const token : tokens) text += little_endian(std::uint64_t(token), token_bytes);
+    return text;
+  }
+};
+
+TEST_CASE("Megatron's datasets are read in every integer type, by every name", "[io][dataset]") {
+  for (auto const& [type, bytes] :
+       {std::pair(1, 1), std::pair(2, 1), std::pair(3, 2), std::pair(4, 4), std::pair(5, 8), std::pair(8, 2)}) {
+    CAPTURE(type);
+    Megatron const megatron{
+        .type = type, .token_bytes = bytes, .begins = {0, 3 * bytes, 3 * bytes}, .tail = type == 8 ? "abc" : ""};
+    TemporaryFile const data("corpus_text_document.bin", megatron.data());
+    std::string const prefix = data.folder() + "/corpus_text_document";
+    write_file(prefix + ".idx", megatron.index());
+    for (std::string const& spec : {prefix + ".bin", prefix + ".idx", "megatron:" + prefix,
+                                    "megatron:" + prefix + ".bin", "megatron:" + prefix + ".idx"}) {
+      CAPTURE(spec);
+      TokenDataset const dataset = TokenDataset::open(spec, 8);
+      REQUIRE(dataset.description() == prefix + ".bin (Megatron, 7 tokens)");
+      REQUIRE(read(dataset, 0, 7) == std::vector<int>{1, 2, 3, 4, 5, 6, 7});
+      REQUIRE(read(dataset, 3, 2) == std::vector<int>{4, 5});
+    }
+    REQUIRE(message_of([&] { read(TokenDataset::open(prefix + ".bin", 5), 0, 7); }) ==
+            prefix + ".bin: token 4 is 5; the vocabulary has 5 tokens");
+  }
+}
+
+TEST_CASE("A Megatron index that does not fit its file is refused with both values", "[io][dataset]") {
+  struct Case {
+    Megatron megatron;
+    std::string message;
+  };
+  std::uint64_t const huge = ~std::uint64_t(0);
+  for (Case const& c : {
+           Case{{.version = 2}, "has version 2 of Megatron's index; 1 can be read"},
+           Case{{.type = 7}, "has tokens of type 7"},
+           Case{{.type = 0}, "has tokens of type 0"},
+           Case{{.sequence_count = huge}, "its header says 18446744073709551615 sequences and 3 bounds"},
+           Case{{.document_count = huge}, "and 18446744073709551615 bounds of documents; it has 60 bytes behind it"},
+           Case{{.sequence_count = 4},
+                "its header says 4 sequences and 3 bounds of documents; it has 60 bytes behind it"},
+           Case{{.tail = "ab"}, "it has 62 bytes behind it"},
+           Case{{.lengths = {3, 0, 5}}, "sequence 2 begins at byte 12 and has 5 tokens of 4 bytes; "},
+           Case{{.lengths = {3, 0, 3}}, "its sequences end at byte 24; "},
+           Case{{.lengths = {3, -1, 4}}, "sequence 1 has -1 tokens"},
+           Case{{.begins = {0, 12, 29}}, "sequence 2 begins at byte 29 and has 4 tokens"},
+           Case{{.begins = {0, 12, -12}}, "sequence 2 begins at byte -12"},
+           Case{{.begins = {0, 8, 12}}, "sequence 1 begins at byte 8, the one before ends at 12"},
+           Case{{.documents = {0, 2, 4}}, "bound 2 of documents is 4; the one before is 2, there are 3 sequences"},
+           Case{{.documents = {0, 2, 1}}, "bound 2 of documents is 1; the one before is 2"},
+       }) {
+    TemporaryFile const data("corpus.bin", c.megatron.data());
+    write_file(data.folder() + "/corpus.idx", c.megatron.index());
+    CAPTURE(c.message);
+    std::string const message = message_of([&] { TokenDataset::open(data.path(), 100); });
+    REQUIRE_THAT(message, ContainsSubstring(c.message));
+    REQUIRE_THAT(message, ContainsSubstring(data.folder() + "/corpus.idx: "));
+  }
+  TemporaryFile const data("corpus.bin", Megatron().data());
+  REQUIRE_THAT(message_of([&] { TokenDataset::open("megatron:" + data.path(), 100); }),
+               ContainsSubstring("corpus.idx"));
+  for (std::string const& index : {std::string(), std::string(20, 'x'), std::string(100, 'x')}) {
+    write_file(data.folder() + "/corpus.idx", index);
+    REQUIRE_THAT(message_of([&] { TokenDataset::open(data.path(), 100); }),
+                 ContainsSubstring(data.folder() + "/corpus.idx: "));
   }
 }
 
@@ -226,6 +335,13 @@ TEST_CASE("The fingerprint is one of the content", "[io][dataset]") {
   TemporaryFile const shorter("one.txt", text.substr(0, text.size() - 1)), tiny("tiny.txt", "x");
   REQUIRE(fingerprint(one.path()) != fingerprint(shorter.path()));
   REQUIRE(fingerprint(tiny.path()) != 0);
+
+  // Between the pieces of a larger file too.
+  std::string large(3 << 20, 'x');
+  TemporaryFile const before("large.txt", large);
+  large[1234567] = 'y';
+  TemporaryFile const after("large.txt", large);
+  REQUIRE(fingerprint(before.path()) != fingerprint(after.path()));
 
   // Known answer: it is stored in checkpoints, so it must not depend on version or machine.
   TemporaryFile const known("known.txt", "The seed is the beginning.");
