@@ -17,7 +17,7 @@
 #include "Sporos_ProgramArguments.hpp"
 #include "Sporos_Sampler.hpp"
 #include "Sporos_ShardedState.hpp"
-#include "Sporos_Tokenizer.hpp"
+#include "Sporos_TextTokenizer.hpp"
 
 namespace {
 
@@ -25,20 +25,18 @@ using namespace Sporos;
 using ExecutionSpace = Kokkos::DefaultExecutionSpace;
 
 template <class T>
-void generate(CheckpointReader const& reader, Gpt::GptConfig const& config, std::string const& prompt,
-              Gpt::SamplingOptions const& options) {
+void generate(CheckpointReader const& reader, Gpt::GptConfig const& config, Gpt::TextTokenizer const& tokenizer,
+              std::string const& prompt, Gpt::SamplingOptions const& options) {
   ExecutionSpace const space;
   ShardedState<ExecutionSpace, T> state(space, Gpt::gpt_layout(config));
   reader.load(state);
   Gpt::GptModel<ExecutionSpace, T> model(space, config, state, 1, config.context);
-  std::string text = prompt;
-  for (int const token : Gpt::sample_tokens(space, model, ByteTokenizer::encode(prompt), options))
-    text += token < ByteTokenizer::vocabulary ? char(token) : '?';
-  std::cout << text << std::endl;
+  std::cout << prompt << tokenizer.decode(Gpt::sample_tokens(space, model, tokenizer.encode(prompt), options))
+            << std::endl;
 }
 
-void run(Communicator const& communicator, std::string const& directory, std::string const& prompt,
-         Gpt::SamplingOptions const& options) {
+void run(Communicator const& communicator, std::string const& directory, std::string const& vocabulary,
+         std::string const& merges, std::string const& prompt, Gpt::SamplingOptions const& options) {
   auto const reader = CheckpointReader::newest_valid(communicator, directory, [](std::string const& reason) {
     std::cerr << "generate: checkpoint skipped: " << reason << std::endl;
   });
@@ -46,16 +44,18 @@ void run(Communicator const& communicator, std::string const& directory, std::st
   nlohmann::json const& metadata = reader->metadata();
   SPOROS_THROW_INPUT_ERROR_IF(metadata.value("program", "") != "train_gpt", reader->path(), " is not one of train_gpt");
   std::string const tokenizer = metadata.at("tokenizer");
-  SPOROS_THROW_INPUT_ERROR_IF(tokenizer != "byte", reader->path(), " was trained with --tokenizer ", tokenizer,
-                              "; only byte can turn text into tokens and back");
+  SPOROS_THROW_INPUT_ERROR_IF(tokenizer != "byte" && tokenizer != "gpt2", reader->path(),
+                              " was trained with --tokenizer ", tokenizer,
+                              "; only byte and gpt2 can turn text into tokens and back");
+  Gpt::TextTokenizer const text_tokenizer(tokenizer, vocabulary, merges);
   auto const config = metadata.at("model").get<Gpt::GptConfig>();
   std::string const precision = metadata.at("run").at("--precision");
   if (precision == "bf16")
-    generate<bfloat16>(*reader, config, prompt, options);
+    generate<bfloat16>(*reader, config, text_tokenizer, prompt, options);
   else if (precision == "fp64")
-    generate<double>(*reader, config, prompt, options);
+    generate<double>(*reader, config, text_tokenizer, prompt, options);
   else
-    generate<float>(*reader, config, prompt, options);
+    generate<float>(*reader, config, text_tokenizer, prompt, options);
 }
 
 }  // namespace
@@ -63,12 +63,14 @@ void run(Communicator const& communicator, std::string const& directory, std::st
 int main(int argc, char** argv) {
   MpiEnvironment mpi(argc, argv);
   Gpt::ProgramArguments arguments(argc, argv);
-  std::string directory, prompt = "\n";
+  std::string directory, vocabulary, merges, prompt = "\n";
   Gpt::SamplingOptions options;
   CLI::App app("Continues a text with a model that train_gpt has saved.", "generate");
   app.option_defaults()->always_capture_default();
   app.add_option("--checkpoint", directory, "Directory of checkpoints; the newest valid one is taken")->required();
   app.add_option("--prompt", prompt, "What the text starts with");
+  app.add_option("--tokenizer-vocabulary", vocabulary, "GPT-2's vocab.json, for models with --tokenizer gpt2");
+  app.add_option("--tokenizer-merges", merges, "GPT-2's merges.txt, for models with --tokenizer gpt2");
   app.add_option("--tokens", options.tokens, "How many tokens to add")->check(CLI::NonNegativeNumber);
   app.add_option("--temperature", options.temperature,
                  "0 takes the most probable token, 1 follows the model's probabilities")
@@ -85,7 +87,7 @@ int main(int argc, char** argv) {
     Kokkos::ScopeGuard const kokkos(arguments.kokkos_count, arguments.kokkos.data());
     Communicator const communicator = Communicator::world();
     if (communicator.size() > 1 && communicator.rank() != 0) std::cout.setstate(std::ios::failbit);  // all do the same
-    run(communicator, directory, prompt, options);
+    run(communicator, directory, vocabulary, merges, prompt, options);
     return 0;
   } catch (std::exception const& error) {
     std::cerr << "generate: " << error.what() << std::endl;

@@ -34,17 +34,17 @@ class Runs:
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def command(self, ranks, options):
-        return self.launcher + [str(ranks), self.train_gpt] + [str(option) for option in options]
+    def command(self, ranks, options, program=None):
+        return self.launcher + [str(ranks)] + (program or [self.train_gpt]) + [str(option) for option in options]
 
-    def start(self, ranks, options):
+    def start(self, ranks, options, program=None):
         environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", OMP_PROC_BIND="false")
-        return subprocess.Popen(self.command(ranks, options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        return subprocess.Popen(self.command(ranks, options, program), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 cwd=self.folder, start_new_session=True, env=environment, errors="replace")
 
-    def run(self, ranks, options):
+    def run(self, ranks, options, program=None):
         """The exit code and all output"""
-        process = self.start(ranks, options)
+        process = self.start(ranks, options, program)
         try:
             output, _ = process.communicate(timeout=TIME_LIMIT)
         except subprocess.TimeoutExpired:
@@ -62,6 +62,25 @@ class Runs:
     def log(self, name):
         with open(self.path(name + ".jsonl")) as file:
             return [json.loads(line) for line in file]
+
+    @staticmethod
+    def log_so_far(path):
+        """Of a run that is still writing: the last line may not be whole."""
+        with open(path) as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+
+    def ranks(self):
+        """The processes of train_gpt that work in the folder"""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as command:
+                    program = command.read().split(b"\0")[0].decode()
+                if program == self.train_gpt and os.path.samefile(f"/proc/{pid}/cwd", self.folder):
+                    found.append(int(pid))
+            except OSError:
+                pass
+        return found
 
 
 def losses(records):
@@ -158,6 +177,100 @@ def kill_ranks(process):
             pass
 
 
+def stopped(runs):
+    """SIGTERM or SIGUSR1 to one rank alone: all end the step, save, and leave with 75; resumed, the curve is the unbroken one."""
+    options = "--steps 4000 --checkpoint-every 3999 --checkpoint-directory".split()
+    for name, number in (("term", signal.SIGTERM), ("usr1", signal.SIGUSR1)):
+        log = runs.path(name + ".jsonl")
+        arguments = ["--data", "text.txt", "--log", name + ".jsonl", "--report", ""] + SMALL + options + [name]
+        process = runs.start(2, arguments)
+        deadline = time.monotonic() + TIME_LIMIT
+        while not os.path.exists(log) or len(losses(runs.log_so_far(log))) < 5:
+            assert process.poll() is None and time.monotonic() < deadline, process.stdout.read()
+            time.sleep(0.02)
+        os.kill(max(runs.ranks()), number)
+        output, _ = process.communicate(timeout=TIME_LIMIT)
+        assert process.returncode == 75, (process.returncode, output)
+        assert output.count("stopped by a signal") == 1, output
+        (stop,) = [r for r in runs.log(name) if r["event"] == "stopped"]
+        assert 5 <= stop["step"] < 4000 and stop["step"] == max(losses(runs.log(name))), stop
+        assert checkpoints(runs.path(name)) == [f"step-{stop['step']:012}"], output
+
+    # The schedule follows from --steps, so the resumed run has the same; only the first steps after the stop are compared.
+    start, end = stop["step"], stop["step"] + 5
+    unbroken = runs.start(2, ["--data", "text.txt", "--log", "unbroken.jsonl", "--report", ""] + SMALL + ["--steps", "4000"])
+    resumed = runs.start(2, arguments + ["--resume", "must"])
+    for process, log in ((unbroken, "unbroken.jsonl"), (resumed, name + ".jsonl")):
+        deadline = time.monotonic() + TIME_LIMIT
+        while not os.path.exists(runs.path(log)) or max(losses(runs.log_so_far(runs.path(log))), default=0) < end:
+            assert process.poll() is None and time.monotonic() < deadline, process.stdout.read()
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+        kill_ranks(process)
+    curves = [losses(runs.log_so_far(runs.path(log))) for log in ("unbroken.jsonl", name + ".jsonl")]
+    assert [curves[0][step] for step in range(1, end + 1)] == [curves[1][step] for step in range(1, end + 1)], (start, end)
+
+
+def full_disk(runs):
+    """Where the second checkpoint does not fit, training ends on all ranks with an error, and the first is whole."""
+    if subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "true"], stderr=subprocess.DEVNULL).returncode:
+        print("a small file system cannot be mounted here")
+        sys.exit(77)
+    options = "--steps 20 --checkpoint-every 5 --checkpoint-directory disk".split()
+    # A checkpoint has 0.7 MB; of the disk's memory nothing is left when its processes are gone.
+    for ranks in (2, 3, 4):
+        os.makedirs(runs.path("disk"), exist_ok=True)
+        inside = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+                  'mount -t tmpfs -o size=1m none disk && "$@"; code=$?; rm -rf kept; cp -r disk kept; exit $code', "sh"]
+        command = runs.command(ranks, ["--data", "text.txt", "--log", f"full-{ranks}.jsonl", "--report", ""] + SMALL + options)
+        done = subprocess.run(inside + command, cwd=runs.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=TIME_LIMIT, env=dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1"))
+        assert done.returncode not in (0, 77) and done.stdout.count("not enough space for a checkpoint") == 1, done.stdout
+        assert checkpoints(runs.path("kept")) == ["step-000000000005"], done.stdout
+        shutil.copy(runs.path(f"full-{ranks}.jsonl"), runs.path("kept.jsonl"))
+        resumed = runs.train("kept", ranks, "--steps 20 --checkpoint-directory kept --resume must".split())
+        assert [r["step"] for r in resumed if r["event"] == "resume"] == [5]
+        assert sorted(losses(resumed)) == list(range(1, 21))
+
+
+def mixed(runs):
+    """Several sources by weight: the same curve on any number of ranks and after a resume; changed data are refused."""
+    for number, name in enumerate(("first.txt", "second.txt")):
+        words = random.Random(number)
+        with open(runs.path(name), "w") as file:
+            file.write(" ".join(words.choice(("one", "two", "three", "seven", "eleven")) for _ in range(3000 - 1000 * number)))
+    options = "--steps 12 --precision fp64 --checkpoint-every 6 --checkpoint-directory".split()
+    data = "0.7:text:first.txt,0.3:second.txt"
+    reference = runs.train("one", 1, options + ["one"], data=data)
+    (settings,) = [r for r in reference if r["event"] == "settings"]
+    assert "0.7 of first.txt" in dict(settings["run"])["training data"], settings
+    shutil.copytree(runs.path("one"), runs.path("half"))
+    shutil.rmtree(runs.path("half/step-000000000012"))
+    shutil.copy(runs.path("one.jsonl"), runs.path("half.jsonl"))
+    for name, ranks, more in (("three", 3, []), ("half", 2, ["--resume", "must"])):
+        curve, wanted = losses(runs.train(name, ranks, options + [name] + more, data=data)), losses(reference)
+        assert sorted(curve) == sorted(wanted)
+        assert all(abs(curve[step] - wanted[step]) < 1e-10 * wanted[step] for step in wanted), (curve, wanted)
+    assert losses(runs.train("other", 1, ["--steps", "12", "--precision", "fp64"], data="0.3:first.txt,0.7:second.txt")) != losses(reference)
+
+    def refused(data, *parts, options=options + ["half", "--resume", "must"]):
+        code, output = runs.run(2, ["--data", data, "--log", "bad.jsonl", "--report", ""] + SMALL + options)
+        assert code != 0 and all(part in output for part in parts), output
+
+    refused("0.6:first.txt,0.4:second.txt", "--data (fingerprint)")
+    refused("first.txt", "--data (fingerprint)")
+    with open(runs.path("second.txt"), "r+b") as file:
+        file.seek(1000)
+        file.write(b"#")
+    refused(data, "--data (fingerprint)")
+    refused("0:first.txt,1:second.txt", "the weight of 0:first.txt is 0")
+    refused("-1:first.txt", "the weight of -1:first.txt is -1")
+    refused("first.txt,", "has no name")
+    refused("first.txt,none.txt", "none.txt")
+    refused(data, "--evaluate-every", "one source", options=["--steps", "4", "--evaluate-every", "2"])
+    refused(data, "--print-bigram-baseline", options=["--steps", "4", "--print-bigram-baseline"])
+
+
 def resharded(runs):
     """Saved on two ranks, resumed on one, three and four: the same curve to 1e-6."""
     options = "--steps 40 --dropout 0.1 --checkpoint-every 20 --checkpoint-directory".split()
@@ -212,6 +325,11 @@ def bad_input(runs):
     refuses(["--log", "/nowhere/log.jsonl"], "/nowhere/log.jsonl")
     refuses(["--checkpoint-every", "2", "--checkpoint-directory", "text.txt/inside"], "text.txt/inside")
 
+    steps_by_rank = 'exec "$0" "$@" --steps $((4 + ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$PMIX_RANK}}))'
+    own = ["--data", "text.txt", "--log", "bad.jsonl", "--report", ""] + SMALL
+    code, output = runs.run(2, own, program=["sh", "-c", steps_by_rank, runs.train_gpt])
+    assert code != 0 and '"5" is "4" there' in output and output.count("other arguments than rank 0") == 1, output
+
     runs.train("saved", 2, "--steps 4 --checkpoint-every 2 --checkpoint-directory saved".split())
     saved = ["--checkpoint-directory", "saved", "--checkpoint-every", "2", "--resume"]
     refuses(saved + ["must", "--width", "48", "--layers", "1"], "wte.weight", "(256, 32)", "(256, 48)", "h.1.mlp.c_fc.weight")
@@ -247,7 +365,7 @@ def main():
         CASES[arguments.case](Runs(arguments, folder))
 
 
-CASES = {function.__name__: function for function in (learns, accumulation, killed_and_resumed, resharded, bad_input)}
+CASES = {function.__name__: function for function in (learns, accumulation, killed_and_resumed, stopped, full_disk, mixed, resharded, bad_input)}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,10 +4,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <numbers>
 #include <sstream>
+#include <system_error>
 #include <toml++/toml.hpp>
 #include <type_traits>
 
@@ -21,10 +24,16 @@ namespace {
 /// Calls f(name, value, description) for every option.
 template <class Options, class Function>
 void for_each_option(Options& o, Function&& f) {
-  f("--data", o.data, "Training data: text, llm.c .bin or nanoGPT .bin; a prefix text:, llmc: or nanogpt: says which");
+  f("--data", o.data,
+    "Training data: text, llm.c .bin, nanoGPT .bin or Megatron .idx; a prefix text:, llmc:, nanogpt: or megatron: says "
+    "which. "
+    "Several sources: 0.7:A,0.3:B");
   f("--validation-data", o.validation_data, "Validation data; without it the end of the training data is kept apart");
   f("--validation-fraction", o.validation_fraction, "The part of --data that is kept for validation");
-  f("--tokenizer", o.tokenizer, "byte: every byte of a text is a token; none: the data are tokens already");
+  f("--tokenizer", o.tokenizer,
+    "byte: every byte of a text is a token; gpt2: the data are tokens that `tokenize` has made; none: they are tokens");
+  f("--tokenizer-vocabulary", o.tokenizer_vocabulary, "GPT-2's vocab.json, for samples with --tokenizer gpt2");
+  f("--tokenizer-merges", o.tokenizer_merges, "GPT-2's merges.txt, for samples with --tokenizer gpt2");
   f("--model", o.model, "Model preset, or custom with the sizes below; a size overrules the preset's");
   f("--vocabulary", o.vocabulary, "Number of token ids");
   f("--layers", o.layers, "Number of blocks");
@@ -180,7 +189,7 @@ void check(TrainOptions const& o) {
   std::vector<std::string> models = gpt_preset_names();
   models.push_back("custom");
   one_of("--model", o.model, models);
-  one_of("--tokenizer", o.tokenizer, {"byte", "none"});
+  one_of("--tokenizer", o.tokenizer, {"byte", "gpt2", "none"});
   one_of("--schedule", o.schedule, {"cosine", "linear", "constant"});
   one_of("--precision", o.precision, {"fp32", "bf16", "fp64"});
   one_of("--resume", o.resume, {"auto", "must", "never"});
@@ -212,8 +221,11 @@ void check(TrainOptions const& o) {
                                                         {"--context", o.context}};
   for (auto const& [option, value] : sizes) require(option, value, value >= 0, "at least 1");
 
-  SPOROS_THROW_INPUT_ERROR_IF(o.sample_every > 0 && o.tokenizer != "byte", "--sample-every is ", o.sample_every,
-                              "; only --tokenizer byte can turn tokens into text, it is ", o.tokenizer);
+  std::size_t const sources = parse_data(o.data).size();
+  SPOROS_THROW_INPUT_ERROR_IF(sources > 1 && o.print_bigram_baseline,
+                              "--print-bigram-baseline is for one source; --data has ", sources);
+  SPOROS_THROW_INPUT_ERROR_IF(o.sample_every > 0 && o.tokenizer == "none", "--sample-every is ", o.sample_every,
+                              "; only --tokenizer byte and gpt2 can turn tokens into text, it is ", o.tokenizer);
   SPOROS_THROW_INPUT_ERROR_IF(o.sample_every > 0 && o.sample_prompt.empty(),
                               "--sample-prompt is empty; the first token must come from somewhere");
   SPOROS_THROW_INPUT_ERROR_IF(o.checkpoint_every > 0 && o.checkpoint_directory.empty(), "--checkpoint-every is ",
@@ -266,6 +278,29 @@ std::vector<std::pair<std::string, std::string>> TrainOptions::table() const {
   for_each_option(*this,
                   [&](char const* name, auto const& value, char const*) { rows.emplace_back(name, text_of(value)); });
   return rows;
+}
+
+std::vector<DataSpec> parse_data(std::string const& text) {
+  std::error_code ignored;
+  std::vector<DataSpec> result;
+  bool const is_one_file = std::filesystem::exists(text, ignored);
+  for (std::size_t begin = 0; begin <= text.size();) {
+    std::size_t const end = is_one_file ? text.size() : std::min(text.find(',', begin), text.size());
+    DataSpec one{1, text.substr(begin, end - begin)};
+    begin = end + 1;
+    if (std::size_t const colon = one.spec.find(':'); colon != std::string::npos) {
+      double weight = 0;
+      auto const [rest, error] = std::from_chars(one.spec.data(), one.spec.data() + colon, weight);
+      if (error == std::errc() && rest == one.spec.data() + colon) {
+        SPOROS_THROW_INPUT_ERROR_IF(!(weight > 0 && std::isfinite(weight)), "--data: the weight of ", one.spec, " is ",
+                                    weight, "; it must be above 0");
+        one = {weight, one.spec.substr(colon + 1)};
+      }
+    }
+    SPOROS_THROW_INPUT_ERROR_IF(one.spec.empty(), "--data: a source of \"", text, "\" has no name");
+    result.push_back(one);
+  }
+  return result;
 }
 
 double learning_rate(TrainOptions const& o, std::int64_t step) {

@@ -20,6 +20,8 @@ struct TrainOptions {
   std::string validation_data;
   double validation_fraction = 0.1;
   std::string tokenizer = "none";
+  std::string tokenizer_vocabulary;
+  std::string tokenizer_merges;
 
   std::string model = "gpt2-124M";
   std::int64_t vocabulary = 0;  // 0 here and below: what the model preset, or the tokenizer, says
@@ -75,6 +77,17 @@ struct TrainOptions {
 /// \throws InputError for an unknown option or key, a value of the wrong kind, a file that cannot be read, and options that do
 ///         not fit together; the text names them, with file and line where it is a file's
 std::optional<TrainOptions> parse_train_options(std::vector<std::string> const& arguments, std::string& output);
+
+/// One source of --data
+struct DataSpec {
+  double weight = 1;
+  std::string spec;  ///< as TokenDataset::open takes it
+};
+
+/// "A" is one source; "0.7:A,0.3:B" two of which A gets 0.7 of the sequences; where a weight is missing it is 1. A file whose name
+/// has a comma is one source.
+/// \throws InputError for a weight that is not above 0, and for a source without a name
+std::vector<DataSpec> parse_data(std::string const& text);
 
 /// The learning rate of step 0, 1, …: linear warm-up, then the schedule down to the minimum at the last step
 double learning_rate(TrainOptions const& options, std::int64_t step);

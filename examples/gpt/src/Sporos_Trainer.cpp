@@ -19,6 +19,7 @@
 #include "Sporos_AdamW.hpp"
 #include "Sporos_Bigram.hpp"
 #include "Sporos_Checkpoint.hpp"
+#include "Sporos_DataMixture.hpp"
 #include "Sporos_GptModel.hpp"
 #include "Sporos_GradientReducer.hpp"
 #include "Sporos_Prefetcher.hpp"
@@ -26,8 +27,9 @@
 #include "Sporos_SampleOrder.hpp"
 #include "Sporos_Sampler.hpp"
 #include "Sporos_ShardedState.hpp"
+#include "Sporos_StopSignals.hpp"
+#include "Sporos_TextTokenizer.hpp"
 #include "Sporos_TokenDataset.hpp"
-#include "Sporos_Tokenizer.hpp"
 #include "Sporos_TrainLog.hpp"
 #include "Sporos_Version.hpp"
 
@@ -54,36 +56,84 @@ std::string fixed(double value, int digits) {
 
 /// Which tokens are trained on and which are held back
 struct Data {
-  TokenDataset train, validation;
-  TokenRange train_range, validation_range;
-  std::int64_t train_samples = 0, validation_samples = 0;
+  DataMixture train;
+  std::optional<TokenDataset> validation;
+  TokenRange validation_range;
+  std::int64_t validation_samples = 0;
+  std::optional<TextTokenizer> tokenizer{};  // where text is sampled
+
+  std::int64_t train_samples() const {
+    std::int64_t samples = 0;
+    for (DataSource const& source : train.sources()) samples += source.order.samples();
+    return samples;
+  }
+  /// Of all sources, each with its weight where there are several
+  std::string train_fingerprint() const {
+    if (train.sources().size() == 1) return hexadecimal(train.sources().front().dataset.fingerprint());
+    std::string text;
+    for (DataSource const& source : train.sources())
+      text += Impl::concatenate(text.empty() ? "" : ",", source.weight, ":", hexadecimal(source.dataset.fingerprint()));
+    return text;
+  }
+  std::string train_description() const {
+    std::string text;
+    for (DataSource const& source : train.sources()) {
+      if (train.sources().size() > 1) text += Impl::concatenate(text.empty() ? "" : "; ", source.weight, " of ");
+      text += source.dataset.description();
+    }
+    return text;
+  }
 };
 
 std::string dataset_spec(TrainOptions const& options, std::string const& path) {
-  if (options.tokenizer != "byte" || path.starts_with("text:")) return path;
-  SPOROS_THROW_INPUT_ERROR_IF(path.starts_with("llmc:") || path.starts_with("nanogpt:"), path,
-                              " holds tokens, but --tokenizer is byte; use --tokenizer none");
+  bool const is_text = path.starts_with("text:");
+  SPOROS_THROW_INPUT_ERROR_IF(options.tokenizer == "gpt2" && is_text, path,
+                              " is text; the program `tokenize` makes tokens of it for --tokenizer gpt2");
+  if (options.tokenizer != "byte" || is_text) return path;
+  for (char const* const kind : {"llmc:", "nanogpt:", "megatron:"})
+    SPOROS_THROW_INPUT_ERROR_IF(path.starts_with(kind), path,
+                                " holds tokens, but --tokenizer is byte; use --tokenizer none");
   return "text:" + path;
+}
+
+/// Every source has an order of its own, also where two have the same number of samples.
+std::uint64_t seed_of_source(std::uint64_t seed, std::size_t source) {
+  return seed ^ std::uint64_t(source) * 0x9e3779b97f4a7c15u;
 }
 
 Data open_data(TrainOptions const& options) {
   int const vocabulary = int(options.gpt.vocabulary);
-  TokenDataset const train = TokenDataset::open(dataset_spec(options, options.data), vocabulary);
-  Data data{train, train, train.all(), {}};
-  if (!options.validation_data.empty()) {
-    data.validation = TokenDataset::open(dataset_spec(options, options.validation_data), vocabulary);
-    data.validation_range = data.validation.all();
-  } else {
-    TrainValidationSplit const split = TrainValidationSplit::by_fraction(train, options.validation_fraction);
-    data.train_range = split.train;
-    data.validation_range = split.validation;
+  std::int64_t const length = options.sequence_length;
+  std::vector<DataSource> sources;
+  std::optional<TokenDataset> validation;
+  TokenRange validation_range;
+  auto const specs = parse_data(options.data);
+  for (DataSpec const& spec : specs) {
+    TokenDataset const dataset = TokenDataset::open(dataset_spec(options, spec.spec), vocabulary);
+    TokenRange range = dataset.all();
+    // Of several sources nothing is kept apart: the loss on a bit of each is no loss of the mixture.
+    if (specs.size() == 1 && options.validation_data.empty()) {
+      TrainValidationSplit const split = TrainValidationSplit::by_fraction(dataset, options.validation_fraction);
+      range = split.train;
+      validation = dataset;
+      validation_range = split.validation;
+    }
+    SampleOrder const order(dataset.samples(range, length), seed_of_source(options.seed, sources.size()));
+    sources.push_back({dataset, range, order, spec.weight});
   }
-  data.train_samples = train.samples(data.train_range, options.sequence_length);
-  if (data.validation_range.size() > 0)
-    data.validation_samples = data.validation.samples(data.validation_range, options.sequence_length);
+  if (!options.validation_data.empty()) {
+    validation = TokenDataset::open(dataset_spec(options, options.validation_data), vocabulary);
+    validation_range = validation->all();
+  }
+  Data data{
+      .train = DataMixture(std::move(sources), length), .validation = validation, .validation_range = validation_range};
+  if (options.sample_every > 0)
+    data.tokenizer.emplace(options.tokenizer, options.tokenizer_vocabulary, options.tokenizer_merges);
+  if (validation_range.size() > 0) data.validation_samples = validation->samples(validation_range, length);
   SPOROS_THROW_INPUT_ERROR_IF(
       data.validation_samples == 0 && options.evaluate_every > 0, "--evaluate-every is ", options.evaluate_every,
-      ", but there is no --validation-data and --validation-fraction is ", options.validation_fraction);
+      ", but there is no --validation-data and --validation-fraction is ", options.validation_fraction,
+      specs.size() > 1 ? ", which is for one source of --data only" : "");
   return data;
 }
 
@@ -92,7 +142,8 @@ class Trainer {
  public:
   Trainer(Communicator const& communicator, TrainOptions const& options, Data const& data);
 
-  void run();
+  /// Whether the run is over; if not, a signal has stopped it and it can be resumed
+  bool run();
 
  private:
   using Compute = ComputeType<T>;
@@ -117,6 +168,8 @@ class Trainer {
   void evaluate_and_record();
   void sample_and_record();
   void save();
+  bool stop_is_due();
+  void stop();
   void finish();
   void say(std::string const& text);
   void record(nlohmann::json const& json);
@@ -140,6 +193,7 @@ class Trainer {
   std::optional<Progress> m_progress;
 
   std::unique_ptr<CheckpointWriter> m_writer;
+  std::optional<StopSignals> m_signals;  // only with a writer: without checkpoints there is nothing to be saved
 };
 
 template <class T>
@@ -186,18 +240,21 @@ nlohmann::json Trainer<T>::metadata() const {
             {"--seed", m_options.seed},
             {"--sequence-length", m_options.sequence_length},
             {"--batch-tokens", m_options.batch_tokens},
-            {"--data (fingerprint)", hexadecimal(m_data.train.fingerprint())},
-            {"--data (sequences to train on)", m_data.train_samples}}}};
+            {"--data (fingerprint)", m_data.train_fingerprint()},
+            {"--data (sequences to train on)", m_data.train_samples()}}}};
 }
 
 template <class T>
 void Trainer<T>::require_same_run(CheckpointReader const& reader) const {
   nlohmann::json const now = metadata(), then = reader.metadata();
+  bool const imported = then.contains("imported");  // weights from elsewhere: only what they are is given
   std::string differences;
   if (then.value("program", "") != "train_gpt") differences = " it is not one of train_gpt;";
   for (auto const& [key, value] : now["run"].items())
-    if (nlohmann::json const before = then.value("run", nlohmann::json::object()).value(key, nlohmann::json());
-        before != value)
+    if (imported && key != "--precision")
+      continue;
+    else if (nlohmann::json const before = then.value("run", nlohmann::json::object()).value(key, nlohmann::json());
+             before != value)
       differences += Impl::concatenate(" ", key, " was ", before.dump(), " and is ", value.dump(), ";");
   if (!differences.empty())
     throw InputError(Impl::concatenate("the checkpoint ", reader.path(), " belongs to another run:", differences,
@@ -220,30 +277,30 @@ template <class T>
 void Trainer<T>::start_or_resume() {
   std::optional<CheckpointReader> reader;
   if (!m_options.checkpoint_directory.empty() && m_options.resume != "never")
-    reader =
-        CheckpointReader::newest_valid(m_communicator, m_options.checkpoint_directory,
-                                       [this](std::string const& reason) { say("checkpoint skipped: " + reason); });
+    reader = CheckpointReader::load_newest(
+        m_communicator, m_options.checkpoint_directory, m_state,
+        [this](CheckpointReader const& candidate) { require_same_run(candidate); },
+        [this](std::string const& reason) { say("checkpoint skipped: " + reason); });
   m_communicator.run_agreed([&] {
     SPOROS_THROW_INPUT_ERROR_IF(!reader && m_options.resume == "must", "--resume is must, but ",
                                 m_options.checkpoint_directory, " holds no valid checkpoint");
     if (m_options.resume == "never" && m_options.checkpoint_every > 0) require_no_checkpoints();
   });
-  if (reader) {
-    reader->load(m_state);
-    m_communicator.run_agreed([&] { require_same_run(*reader); });
+  if (reader)
     m_saved_step = m_state.step;
-  } else {
+  else
     initialise_gpt(m_space, m_options.gpt, m_options.seed, m_state);
-  }
   m_first_step = m_state.step;
   m_communicator.run_agreed([&] {
     if (!is_root()) return;
     m_log.emplace(m_options.log, m_first_step);
     if (reader) m_log->write({{"event", "resume"}, {"step", m_first_step}, {"checkpoint", reader->path()}});
   });
-  if (m_options.checkpoint_every > 0)
+  if (m_options.checkpoint_every > 0) {
     m_writer = std::make_unique<CheckpointWriter>(
         m_communicator, CheckpointOptions{.directory = m_options.checkpoint_directory, .keep = int(m_options.keep)});
+    m_signals.emplace();
+  }
   announce();
   if (reader) say("resumed from " + reader->path());
 }
@@ -260,7 +317,7 @@ void Trainer<T>::announce() {
        std::string(ExecutionSpace::name()) + ", concurrency " + std::to_string(m_space.concurrency())},
       {"parameters", std::to_string(m_options.gpt.parameters())},
       {"work per token", fixed(m_options.gpt.flops_per_token(m_options.sequence_length) / 1e6, 1) + " MFLOP"},
-      {"training data", m_data.train.description() + ", " + std::to_string(m_data.train_samples) + " sequences"},
+      {"training data", m_data.train_description() + ", " + std::to_string(m_data.train_samples()) + " sequences"},
       {"validation data", std::to_string(m_data.validation_samples) + " sequences"},
       {"first step", std::to_string(m_first_step)}};
   for (Rows const& rows : {run, options})
@@ -345,7 +402,7 @@ double Trainer<T>::evaluate(std::int64_t batches) {
   double total = 0;
   for (std::int64_t first = share.first; first < share.last; first += micro) {
     std::int64_t const count = std::min(micro, share.last - first) * length;
-    m_data.validation.read(m_data.validation_range.first + first * length, count + 1, read.data());
+    m_data.validation->read(m_data.validation_range.first + first * length, count + 1, read.data());
     std::copy_n(read.begin(), count, tokens_host.data());
     std::copy_n(read.begin() + 1, count, tokens_host.data() + count);
     Kokkos::deep_copy(m_space, tokens, tokens_host);
@@ -372,10 +429,8 @@ void Trainer<T>::sample_and_record() {
   SamplingOptions options;
   options.tokens = m_options.sample_tokens;
   options.seed = m_options.seed;
-  std::vector<int> const tokens =
-      sample_tokens(m_space, m_model, ByteTokenizer::encode(m_options.sample_prompt), options);
-  std::string text;
-  for (int const token : tokens) text += token < ByteTokenizer::vocabulary ? char(token) : '?';
+  std::string const text = m_data.tokenizer->decode(
+      sample_tokens(m_space, m_model, m_data.tokenizer->encode(m_options.sample_prompt), options));
   say(Impl::concatenate("step ", m_state.step, "  sample:\n", text));
   record({{"event", "sample"}, {"step", m_state.step}, {"prompt", m_options.sample_prompt}, {"text", text}});
 }
@@ -406,6 +461,22 @@ void Trainer<T>::record_step(Step const& step, double seconds, double waited, do
   if (m_progress) m_progress->step(m_state.step, step.loss, tokens_per_second);
 }
 
+/// A signal may reach the ranks in different steps, or one rank alone: all stop after the same step.
+template <class T>
+bool Trainer<T>::stop_is_due() {
+  return m_writer && m_communicator.all_reduce_max(std::int64_t(m_signals->received())) != 0;
+}
+
+template <class T>
+void Trainer<T>::stop() {
+  if (m_saved_step != m_state.step) save();
+  m_writer->wait();
+  record({{"event", "stopped"}, {"step", m_state.step}});
+  renew_report();
+  say(Impl::concatenate("step ", m_state.step, "  stopped by a signal; saved in ", m_options.checkpoint_directory,
+                        ", --resume goes on from there"));
+}
+
 template <class T>
 void Trainer<T>::finish() {
   if (m_writer) {
@@ -420,9 +491,10 @@ void Trainer<T>::finish() {
     last["validation_loss"] = loss;
     std::string text = "final validation loss " + fixed(loss, 6);
     if (m_options.print_bigram_baseline && is_root()) {
+      DataSource const& source = m_data.train.sources().front();
       TokenRange same = m_data.validation_range;
       same.last = same.first + validation_sequences(batches) * m_options.sequence_length + 1;
-      double const bigram = BigramModel(m_data.train, m_data.train_range).loss(m_data.validation, same);
+      double const bigram = BigramModel(source.dataset, source.range).loss(*m_data.validation, same);
       last["bigram_loss"] = bigram;
       text += "  (bigram model with add-one smoothing: " + fixed(bigram, 6) + ")";
     }
@@ -435,7 +507,7 @@ void Trainer<T>::finish() {
 }
 
 template <class T>
-void Trainer<T>::run() {
+bool Trainer<T>::run() {
   start_or_resume();
   if (is_root()) m_progress.emplace(m_first_step, m_options.steps);
   BatchPlan const plan{.global_batch = m_options.global_batch,
@@ -443,9 +515,7 @@ void Trainer<T>::run() {
                        .rank = m_communicator.rank(),
                        .ranks = m_communicator.size(),
                        .first_step = m_first_step};
-  Prefetcher<ExecutionSpace> prefetcher(m_space, m_data.train, m_data.train_range,
-                                        SampleOrder(m_data.train_samples, m_options.seed), m_options.sequence_length,
-                                        plan);
+  Prefetcher<ExecutionSpace> prefetcher(m_space, m_data.train, plan);
   auto const due = [this](std::int64_t every) { return every > 0 && m_state.step % every == 0; };
   double waited = 0, stalled = 0;
   while (m_state.step < m_options.steps) {
@@ -461,11 +531,16 @@ void Trainer<T>::run() {
     stalled = all_stalled;
 
     bool const is_last = m_state.step == m_options.steps;
+    if (!is_last && stop_is_due()) {
+      stop();
+      return false;
+    }
     if (due(m_options.evaluate_every) && !is_last) evaluate_and_record();
     if (due(m_options.sample_every) || (is_last && m_options.sample_every > 0)) sample_and_record();
     if (due(m_options.evaluate_every)) renew_report();
   }
   finish();
+  return true;
 }
 
 /// One rank has met what the others do not know of: they may be waiting for it for ever.
@@ -477,11 +552,11 @@ void Trainer<T>::run() {
 }
 
 template <class T>
-void run_trainer(Communicator const& communicator, TrainOptions const& options, Data const& data) {
+bool run_trainer(Communicator const& communicator, TrainOptions const& options, Data const& data) {
   std::unique_ptr<Trainer<T>> trainer;
   try {
     trainer = std::make_unique<Trainer<T>>(communicator, options, data);
-    trainer->run();
+    return trainer->run();
   } catch (AgreedError const&) {
     throw;
   } catch (std::exception const& error) {
@@ -491,15 +566,12 @@ void run_trainer(Communicator const& communicator, TrainOptions const& options, 
 
 }  // namespace
 
-void train(Communicator const& communicator, TrainOptions const& options) {
+bool train(Communicator const& communicator, TrainOptions const& options) {
   std::optional<Data> data;
   communicator.run_agreed([&] { data.emplace(open_data(options)); });
-  if (options.precision == "bf16")
-    run_trainer<bfloat16>(communicator, options, *data);
-  else if (options.precision == "fp64")
-    run_trainer<double>(communicator, options, *data);
-  else
-    run_trainer<float>(communicator, options, *data);
+  if (options.precision == "bf16") return run_trainer<bfloat16>(communicator, options, *data);
+  if (options.precision == "fp64") return run_trainer<double>(communicator, options, *data);
+  return run_trainer<float>(communicator, options, *data);
 }
 
 }  // namespace Sporos::Gpt
