@@ -21,7 +21,7 @@ option(SPOROS_ENABLE_NCCL "Gradients summed by NCCL" OFF)
 option(SPOROS_ENABLE_RCCL "Gradients summed by RCCL" OFF)
 option(SPOROS_ENABLE_TESTS "Build the tests (needs Catch2 3)" ${PROJECT_IS_TOP_LEVEL})
 option(SPOROS_ENABLE_BENCHMARKS "Build the benchmark programs" OFF)
-option(SPOROS_ENABLE_EXAMPLES "Build train_gpt and generate (needs Sporos::io, CLI11 and toml++)"
+option(SPOROS_ENABLE_EXAMPLES "Build train_gpt, generate, tokenize and sporos-checkpoint (needs Sporos::io, CLI11 and toml++)"
        ${PROJECT_IS_TOP_LEVEL})
 option(SPOROS_ENABLE_WARNINGS_AS_ERRORS "Stop at a compiler warning" OFF)
 

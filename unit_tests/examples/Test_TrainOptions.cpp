@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "Sporos_Error.hpp"
@@ -109,6 +110,29 @@ TEST_CASE("What is wrong on the command line is named", "[examples][options]") {
   refuses(with({"--resume", "must"}), "--resume is must");
   refuses(with({"--resume", "always"}), "--resume is \"always\"", "never");
   refuses(with({"--layers", "-1"}), "--layers is -1");
+}
+
+TEST_CASE("--data is one source or several with weights", "[examples][options]") {
+  auto const specs = [](std::string const& text) {
+    std::vector<std::pair<double, std::string>> result;
+    for (DataSpec const& one : parse_data(text)) result.emplace_back(one.weight, one.spec);
+    return result;
+  };
+  using Specs = std::vector<std::pair<double, std::string>>;
+  CHECK(specs("a.txt") == Specs{{1, "a.txt"}});
+  CHECK(specs("text:a.txt") == Specs{{1, "text:a.txt"}});
+  CHECK(specs("2:a.txt") == Specs{{2, "a.txt"}});
+  CHECK(specs("0.7:llmc:a.bin,b.bin,3e-1:c") == Specs{{0.7, "llmc:a.bin"}, {1, "b.bin"}, {0.3, "c"}});
+  File const with_comma("x");
+  std::string const name = with_comma.path + ",b";
+  std::ofstream(name) << "y";
+  CHECK(specs(name) == Specs{{1, name}});
+  std::filesystem::remove(name);
+  CHECK(specs(name) == Specs{{1, with_comma.path}, {1, "b"}});
+  for (char const* wrong : {"0:a", "-1:a", "nan:a", "inf:a", "a,", ",a", "1:", "a,,b"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_WITH(specs(wrong), ContainsSubstring("--data: "));
+  }
 }
 
 TEST_CASE("--help lists every option of the table and no other", "[examples][options]") {
