@@ -58,4 +58,15 @@ TEST_CASE("crc32c of parts is that of the whole, at any alignment and with any p
     }
 }
 
+TEST_CASE("crc32c of many blocks is the portable one's", "[io][crc32c]") {
+  std::vector<unsigned char> data(100000);
+  std::uint32_t x = 7;
+  for (auto& byte : data) byte = static_cast<unsigned char>((x = x * 1664525u + 1013904223u) >> 24);
+  for (std::size_t const bytes : {12287, 12288, 12289, 24575, 24576, 24577, 36864, 99999})
+    for (std::uint32_t const before : {0u, 1u, 0xdeadbeefu}) {
+      CAPTURE(bytes, before);
+      CHECK(crc32c(data.data() + 1, bytes, before) == crc32c_portable(data.data() + 1, bytes, before));
+    }
+}
+
 }  // namespace
