@@ -205,6 +205,7 @@ def stopped(runs):
         while not os.path.exists(runs.path(log)) or max(losses(runs.log_so_far(runs.path(log))), default=0) < end:
             assert process.poll() is None and time.monotonic() < deadline, process.stdout.read()
             time.sleep(0.02)
+    for process in (unbroken, resumed):
         os.killpg(process.pid, signal.SIGKILL)
         kill_ranks(process)
     curves = [losses(runs.log_so_far(runs.path(log))) for log in ("unbroken.jsonl", name + ".jsonl")]
