@@ -312,11 +312,11 @@ void flash_attention_merge(ExecutionSpace const& space, FlashAttentionMerge<T> c
 
 template <class ExecutionSpace, class T>
 void flash_attention_split_forward(ExecutionSpace const& space, FlashAttentionArguments<T> const& whole,
-                                   std::int64_t queries_of_batch, Workspace<ExecutionSpace>& workspace) {
+                                   std::int64_t queries_of_batch, Workspace<ExecutionSpace>& workspace, int splits) {
   using C = ComputeType<T>;
   FlashAttentionArguments<T> a = with_groups_as_queries(whole);
   if (a.queries != whole.queries) queries_of_batch = a.queries;
-  a.splits = splits_of_keys(space, a);
+  a.splits = splits > 0 ? splits : splits_of_keys(space, a);
   if (a.splits == 1) return flash_attention_forward(space, a);
 
   // Contiguous (split, batch, queries, heads, width) and (split, batch, heads, queries); sequences one after another are one
@@ -375,7 +375,7 @@ void flash_attention_backward(ExecutionSpace const& space, FlashAttentionBackwar
 #define SPOROS_INSTANTIATE_TYPE(Space, T)                                                                              \
   template void flash_attention_forward<Space, T>(Space const&, FlashAttentionArguments<T> const&);                    \
   template void flash_attention_split_forward<Space, T>(Space const&, FlashAttentionArguments<T> const&, std::int64_t, \
-                                                        Workspace<Space>&);                                            \
+                                                        Workspace<Space>&, int);                                       \
   template void flash_attention_merge<Space, T>(Space const&, FlashAttentionMerge<T> const&);                          \
   template std::size_t flash_attention_backward_workspace_bytes<Space, T>(                                             \
       Space const&, FlashAttentionArguments<T> const&, std::int64_t);                                                  \

@@ -87,10 +87,10 @@ namespace Impl {
 template <class ExecutionSpace, class T>
 void flash_attention_forward(ExecutionSpace const& space, FlashAttentionArguments<T> const& arguments);
 
-/// In shares of the keys, where that keeps more of the machine busy
+/// In `splits` shares of the keys; 0: as many as keep the machine busy
 template <class ExecutionSpace, class T>
 void flash_attention_split_forward(ExecutionSpace const& space, FlashAttentionArguments<T> const& arguments,
-                                   std::int64_t queries_of_batch, Workspace<ExecutionSpace>& workspace);
+                                   std::int64_t queries_of_batch, Workspace<ExecutionSpace>& workspace, int splits = 0);
 
 template <class ExecutionSpace, class T>
 void flash_attention_merge(ExecutionSpace const& space, FlashAttentionMerge<T> const& arguments);

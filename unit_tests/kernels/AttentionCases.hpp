@@ -194,11 +194,12 @@ inline std::vector<AttentionCase> const attention_hard_cases = {
      .key_lengths = {1, 1, 0}},
 };
 
-// Where only the last sequence has queries; large, so once in one head
+// Where only the last sequence has queries; large, so once, and in a window
 inline AttentionCase const attention_late_sequence_case = {.head_dim = 16,
                                                            .queries = 1023,
                                                            .keys = 2045,
                                                            .batch = 3,
+                                                           .window = {.left = 100, .right = 30},
                                                            .query_lengths = {0, 0, 1023},
                                                            .key_lengths = {0, 1, 2045}};
 

@@ -290,6 +290,8 @@ struct AttentionResult {
   // What rounding errors of a gradient are relative to where its summands cancel: at worst, in the precision of the
   // accumulators, the largest sum of absolute values, each times the condition of its probability, exp(score); ...
   double dq_summands = 0, dk_summands = 0, dv_summands = 0, d_bias_summands = 0, d_sink_summands = 0;
+  double o_summands = 0;  // the same for O, with the score as condition; for LSE the condition alone
+  double lse_summands = 0;
   // ... typically, for factors that are rounded to T, the largest root of the sum of squares
   double dq_spread = 0, dk_spread = 0, dv_spread = 0, d_sink_spread = 0;
 };
@@ -383,8 +385,14 @@ AttentionResult<Real> plain_attention(AttentionProblem<T>& problem) {
         Real delta = 0;
         for (std::size_t d = 0; d < value_width; ++d) {
           Real o = 0;
-          for (std::size_t n = 0; n < count; ++n) o += stored(p[n]) * z[n] * real(problem.v[at_v(n) + d]);
+          double size = 0;
+          for (std::size_t n = 0; n < count; ++n) {
+            Real const summand = stored(p[n]) * z[n] * real(problem.v[at_v(n) + d]);
+            o += summand;
+            size += (1 + std::abs(double(score[n]))) * std::abs(double(summand));
+          }
           r.o[at_o + d] = count == 0 ? Real(0) : stored(o / sum);
+          if (count != 0) r.o_summands = std::max(r.o_summands, size / double(sum));
           delta += r.o[at_o + d] * real(problem.d_o[at_o + d]);
         }
         double const size_of_delta = std::abs(double(delta)) + (c.d_lse ? std::abs(double(problem.d_lse[lse])) : 0);
@@ -395,6 +403,7 @@ AttentionResult<Real> plain_attention(AttentionProblem<T>& problem) {
           sink_summands[head] += part * size_of_delta * (1 + std::abs(double(sink)));
           sink_squares[head] += part * part * size_of_delta * size_of_delta;
         }
+        double of_lse = 1;
         for (std::size_t n = 0; n < count; ++n) {
           Real const probability = std::exp2(score[n] - r.lse[lse] * log2_e);
           Real dp = 0;
@@ -405,6 +414,7 @@ AttentionResult<Real> plain_attention(AttentionProblem<T>& problem) {
           double condition = 1;
           for (std::size_t d = 0; d < width; ++d)
             condition += std::abs(double(scale * real(problem.q[at_q + d]) * real(problem.k[at_k(n) + d])));
+          of_lse += double(probability) * condition;
           double const of_probability = double(probability) * (std::abs(double(z[n] * dp)) + size_of_delta);
           if (c.bias_batch) {
             r.d_bias[at_bias(n)] += of_score;
@@ -430,6 +440,7 @@ AttentionResult<Real> plain_attention(AttentionProblem<T>& problem) {
             dv_squares[at_v(n) + d] += double(dv) * double(dv);
           }
         }
+        r.lse_summands = std::max(r.lse_summands, of_lse);
       }
   auto const largest = [](std::vector<double> const& values) {
     double x = 0;
@@ -488,8 +499,8 @@ class AttentionReference {
 
   AttentionErrors errors(AttentionProblem<T> const& problem) const {
     return {
-        error(problem.o, m_exact.o, m_plain.o, last_place),
-        error(problem.lse, m_exact.lse, m_plain.lse, epsilon),
+        error(problem.o, m_exact.o, m_plain.o, last_place, m_exact.o_summands),
+        error(problem.lse, m_exact.lse, m_plain.lse, epsilon, m_exact.lse_summands),
         error(problem.dq, m_exact.dq, m_plain.dq, last_place, m_exact.dq_summands, m_exact.dq_spread),
         error(problem.dk, m_exact.dk, m_plain.dk, last_place, m_exact.dk_summands, m_exact.dk_spread),
         error(problem.dv, m_exact.dv, m_plain.dv, last_place, m_exact.dv_summands, m_exact.dv_spread),
