@@ -25,21 +25,13 @@ struct AnyScores {
   /// Rows are queries from first_query on, columns keys from first_key on
   template <class Scores, class Head>
   SPOROS_FUNCTION static void modify_queries(Scores& S, Head const& head, int first_query, int first_key) {
-    using C = typename Head::C;
-    if (!head.modifies_scores()) return;
-    scale_and_cap(S, head);
-    if (head.adds_to_scores())
-      map(S, [&](int row, int column, C s) { return s + head.added_to_score(first_query + row, first_key + column); });
+    if (head.modifies_scores()) modify<false>(S, head, first_query, first_key);
   }
 
   /// ... turned around
   template <class Scores, class Head>
   SPOROS_FUNCTION static void modify_keys(Scores& S, Head const& head, int first_key, int first_query) {
-    using C = typename Head::C;
-    if (!head.modifies_scores()) return;
-    scale_and_cap(S, head);
-    if (head.adds_to_scores())
-      map(S, [&](int row, int column, C s) { return s + head.added_to_score(first_query + column, first_key + row); });
+    if (head.modifies_scores()) modify<true>(S, head, first_key, first_query);
   }
 
   template <class Head>
@@ -48,14 +40,20 @@ struct AnyScores {
   }
 
  private:
-  template <class Scores, class Head>
-  SPOROS_FUNCTION static void scale_and_cap(Scores& S, Head const& head) {
+  template <bool RowsAreKeys, class Scores, class Head>
+  SPOROS_BLOCK_FUNCTION static void modify(Scores& S, Head const& head, int first_row, int first_column) {
     using C = typename Head::C;
     C const scale = head.scale();
     if (caps(head))
       soft_cap(S, scale, head.softcap());
     else
       map(S, [=](int, int, C product) { return scale * product; });
+    if (!head.adds_to_scores()) return;
+    map(S, [&](int row, int column, C s) {
+      int const query = RowsAreKeys ? first_column + column : first_row + row;
+      int const key = RowsAreKeys ? first_row + row : first_column + column;
+      return s + head.added_to_score(query, key);
+    });
   }
 };
 
@@ -85,8 +83,8 @@ struct PlainScores {
 
 /// P of a block of scores S whose rows are keys, from the LSE of the queries: 0 where a query may not see a key
 template <class Scores, class Arch, class C, int Rows, int Cols, class Head, class Lse>
-SPOROS_FUNCTION void probabilities(Fragment<Arch, C, Rows, Cols>& S, Head const& head, int first_key, int first_query,
-                                   bool unmasked, Lse const& lse) {
+SPOROS_BLOCK_FUNCTION void probabilities(Fragment<Arch, C, Rows, Cols>& S, Head const& head, int first_key,
+                                         int first_query, bool unmasked, Lse const& lse) {
   Scores::modify_keys(S, head, first_key, first_query);
   exp2_columns(S, Scores::softmax_scale(head) * log2_e<C>, lse);
   if (!unmasked)
@@ -96,9 +94,9 @@ SPOROS_FUNCTION void probabilities(Fragment<Arch, C, Rows, Cols>& S, Head const&
 /// dP becomes dS = P ∘ (Z ∘ dP − δ), and P becomes Z ∘ P but for the factor of dropout. Where P = 0 a masked dP may be
 /// anything, and a select keeps it out. With Scores that cap, dS becomes the gradient of the scores before the cap.
 template <class Scores, class Arch, class C, int Rows, int Cols, class Head, class Lse, class Delta>
-SPOROS_FUNCTION void score_gradients(Fragment<Arch, C, Rows, Cols>& dP, Fragment<Arch, C, Rows, Cols>& P,
-                                     Head const& head, int first_key, int first_query, Lse const& lse,
-                                     Delta const& delta) {
+SPOROS_BLOCK_FUNCTION void score_gradients(Fragment<Arch, C, Rows, Cols>& dP, Fragment<Arch, C, Rows, Cols>& P,
+                                           Head const& head, int first_key, int first_query, Lse const& lse,
+                                           Delta const& delta) {
   // What is dropped is marked by its sign: the mask is needed twice, and numbers are drawn once.
   if (head.drops()) scale_dropped(P, C(-1), head.mask_of_keys(first_key, first_query));
   C const keep_scale = head.keep_scale();
