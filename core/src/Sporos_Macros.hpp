@@ -17,6 +17,13 @@
 #define SPOROS_FUNCTION inline __attribute__((always_inline))
 #endif
 
+// What a body does once a block, the same in many bodies: on a host it is compiled once for all of them.
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define SPOROS_BLOCK_FUNCTION SPOROS_FUNCTION
+#else
+#define SPOROS_BLOCK_FUNCTION inline __attribute__((noinline))
+#endif
+
 // Only in the pass that compiles for the device: the host's compiler need not know the pragma.
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
 #define SPOROS_UNROLL _Pragma("unroll")

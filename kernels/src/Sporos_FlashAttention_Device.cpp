@@ -8,6 +8,7 @@
 
 #include "impl/Sporos_DeviceLaunch.hpp"
 #include "impl/Sporos_FlashAttention_BackwardTile.hpp"
+#include "impl/Sporos_FlashAttention_BiasGradientTile.hpp"
 #include "impl/Sporos_FlashAttention_ForwardTile.hpp"
 #include "impl/Sporos_FlashAttention_HeadDim.hpp"
 
@@ -25,11 +26,11 @@ struct ForwardWork {
   int m_tiles;
 
   __device__ void operator()(Team<Arch::Simt>& team, Scratch& scratch, int item) const {
-    int const head = item / m_tiles;
+    int const share = item / m_tiles, head = share / m_arguments.splits;
     // The last tiles are the longest where the mask is causal: they start first.
     int const tile = m_tiles - 1 - item % m_tiles;
     Tile kernel(team, scratch);
-    kernel.consume({m_arguments, head / m_arguments.heads, head % m_arguments.heads}, tile);
+    kernel.consume({m_arguments, head / m_arguments.heads, head % m_arguments.heads, share % m_arguments.splits}, tile);
   }
 };
 
@@ -45,6 +46,22 @@ struct BackwardWork {
     int const head = item / m_arguments.slots, kv_heads = m_arguments.forward.kv_heads;
     Tile kernel(team, scratch);
     kernel.consume(m_arguments, head / kv_heads, head % kv_heads, item % m_arguments.slots);
+  }
+};
+
+/// One team for each tile of the gradient of the bias
+template <class T, int HeadDim>
+struct BiasGradientWork {
+  using Tile = FlashAttentionBiasGradientTile<Arch::Simt, T, HeadDim>;
+  using Scratch = typename Tile::Scratch;
+
+  FlashAttentionBackwardArguments<T> m_arguments;
+  int m_tiles;
+
+  __device__ void operator()(Team<Arch::Simt>& team, Scratch& scratch, int item) const {
+    int const head = item / m_tiles, heads = m_arguments.bias_heads;
+    Tile kernel(team, scratch);
+    kernel.consume(m_arguments, head / heads, head % heads, item % m_tiles);
   }
 };
 
@@ -67,32 +84,32 @@ struct BackwardRows {
   }
 
   KOKKOS_FUNCTION void prepare(typename Policy::member_type const& member, std::int64_t row) const {
-    auto const& a = m_arguments.forward;
-    std::int64_t const bh = row / m_arguments.padded_queries;
-    int const query = int(row % m_arguments.padded_queries);
-    int const batch = int(bh / a.heads), head = int(bh % a.heads);
-    bool const real = query < a.queries;
-    auto const at = [&](auto const& x) {
-      return x.data + batch * x.batch_stride + query * x.sequence_stride + head * x.head_stride;
-    };
+    int const bh = int(row / m_arguments.padded_queries), query = int(row % m_arguments.padded_queries);
+    FlashAttentionHead<T> const head(m_arguments.forward, bh / m_arguments.forward.heads,
+                                     bh % m_arguments.forward.heads);
+    if (query >= head.padded_queries(m_arguments)) return;
+    std::int64_t const padded_row = head.padded_row(m_arguments) + query;
+    bool const real = query < head.queries();
 
     C delta = 0;
     if (real) {
-      T const* const o = at(HeadTensor<T const>{a.o.data, a.o.batch_stride, a.o.sequence_stride, a.o.head_stride});
-      T const* const d_o = at(m_arguments.d_o);
+      T const* const o = head.o().row(query);
+      T const* const d_o = head.of_query_head(m_arguments.d_o).row(query);
       Kokkos::parallel_reduce(
-          Kokkos::ThreadVectorRange(member, a.head_dim), [&](int d, C& sum) { sum += C(o[d]) * C(d_o[d]); }, delta);
+          Kokkos::ThreadVectorRange(member, head.o().columns), [&](int d, C& sum) { sum += C(o[d]) * C(d_o[d]); },
+          delta);
     }
     Kokkos::single(Kokkos::PerThread(member), [&]() {
       C const none = Kokkos::Experimental::infinity<C>::value;
-      C const lse = real ? a.lse.data[batch * a.lse.batch_stride + head * a.lse.head_stride + query] : -none;
-      m_arguments.lse_log2[row] = lse == -none ? none : lse * log2_e<C>;
-      m_arguments.delta[row] = delta;
+      C const lse = real ? *head.lse().row(query) : -none;
+      m_arguments.lse_log2[padded_row] = lse == -none ? none : lse * log2_e<C>;
+      bool const has_d_lse = real && m_arguments.d_lse.data;
+      m_arguments.delta[padded_row] = delta - (has_d_lse ? *head.rows_of_head(m_arguments.d_lse).row(query) : C(0));
     });
-    for (int slot = 0; slot < m_arguments.slots; ++slot)
-      Kokkos::parallel_for(Kokkos::ThreadVectorRange(member, m_arguments.padded_head_dim), [&](int d) {
-        m_arguments.dq_sums[(slot * m_rows + row) * m_arguments.padded_head_dim + d] = 0;
-      });
+    for (int slot = 0; slot < m_arguments.slots; ++slot) {
+      C* const sums = head.dq_sums(m_arguments, slot).row(query);
+      Kokkos::parallel_for(Kokkos::ThreadVectorRange(member, m_arguments.padded_head_dim), [&](int d) { sums[d] = 0; });
+    }
   }
 };
 
@@ -105,17 +122,15 @@ struct SumOfSlots {
 
   KOKKOS_FUNCTION void operator()(std::int64_t i) const {
     auto const& a = m_arguments.forward;
-    int const d = int(i % a.head_dim);
-    int const query = int(i / a.head_dim % a.queries);
-    std::int64_t const bh = i / a.head_dim / a.queries;
-    int const batch = int(bh / a.heads), head = int(bh % a.heads);
-    std::int64_t const rows = std::int64_t(a.batch) * a.heads * m_arguments.padded_queries;
-    std::int64_t const row = bh * m_arguments.padded_queries + query;
     auto const& dq = m_arguments.dq;
+    int const d = int(i % dq.width);
+    int const query = int(i / dq.width % a.queries);
+    int const bh = int(i / dq.width / a.queries);
+    FlashAttentionHead<T> const head(a, bh / a.heads, bh % a.heads);
+    if (query >= head.queries()) return;
     C sum = 0;
-    for (int slot = 0; slot < m_arguments.slots; ++slot)
-      sum += m_arguments.dq_sums[(slot * rows + row) * m_arguments.padded_head_dim + d];
-    dq.data[batch * dq.batch_stride + query * dq.sequence_stride + head * dq.head_stride + d] = T(a.scale * sum);
+    for (int slot = 0; slot < m_arguments.slots; ++slot) sum += head.dq_sums(m_arguments, slot).row(query)[d];
+    head.of_query_head(dq).row(query)[d] = T(a.scale * sum);
   }
 };
 
@@ -126,8 +141,8 @@ void flash_attention_forward_device(ExecutionSpace const& space, FlashAttentionA
   with_head_dim(arguments.head_dim, [&]<int HeadDim>(HeadDimOf<HeadDim>) {
     using Work = ForwardWork<T, HeadDim>;
     int const tiles = Work::Tile::tiles(arguments);
-    launch_tiles("Sporos::flash_attention::forward", space, std::int64_t(arguments.batch) * arguments.heads * tiles,
-                 Work{arguments, tiles});
+    launch_tiles("Sporos::flash_attention::forward", space,
+                 std::int64_t(arguments.batch) * arguments.heads * arguments.splits * tiles, Work{arguments, tiles});
   });
 }
 
@@ -138,13 +153,14 @@ FlashAttentionBackwardPlan flash_attention_backward_plan_device(ExecutionSpace c
   with_head_dim(arguments.head_dim, [&]<int HeadDim>(HeadDimOf<HeadDim>) {
     using Tile = typename BackwardWork<T, HeadDim>::Tile;
     plan.padded_head_dim = HeadDim;
-    plan.padded_queries = (arguments.queries + Tile::queries - 1) / Tile::queries * Tile::queries;
+    plan.query_block = Tile::queries;
+    std::int64_t const padded_queries = (arguments.queries + Tile::queries - 1) / Tile::queries * Tile::queries;
 
     // Enough slots for a few teams on every multiprocessor; but each has a dQ of its own, so that beyond two they may not
     // take more than 32 MiB together.
     std::int64_t const heads = std::int64_t(arguments.batch) * arguments.kv_heads;
-    std::int64_t const bytes = std::int64_t(arguments.batch) * arguments.heads * plan.padded_queries *
-                               plan.padded_head_dim * std::int64_t(sizeof(ComputeType<T>));
+    std::int64_t const bytes = std::int64_t(arguments.batch) * arguments.heads * padded_queries * plan.padded_head_dim *
+                               std::int64_t(sizeof(ComputeType<T>));
     std::int64_t const teams = space.concurrency() / (4 * Team<Arch::Simt>::threads);
     std::int64_t const wanted = (teams + heads - 1) / std::max<std::int64_t>(heads, 1);
     std::int64_t const held = std::max<std::int64_t>(2, (std::int64_t(32) << 20) / std::max<std::int64_t>(bytes, 1));
@@ -170,8 +186,15 @@ void flash_attention_backward_device(ExecutionSpace const& space, FlashAttention
   });
   Kokkos::parallel_for("Sporos::flash_attention::backward::sum_of_slots",
                        Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::int64_t>>(
-                           space, 0, std::int64_t(a.batch) * a.heads * a.queries * a.head_dim),
+                           space, 0, std::int64_t(a.batch) * a.heads * a.queries * arguments.dq.width),
                        SumOfSlots<T>{arguments});
+  if (!arguments.d_bias.data) return;
+  with_head_dim(a.head_dim, [&]<int HeadDim>(HeadDimOf<HeadDim>) {
+    using Work = BiasGradientWork<T, HeadDim>;
+    int const tiles = Work::Tile::tiles(a);
+    launch_tiles("Sporos::flash_attention::backward::bias", space,
+                 std::int64_t(arguments.bias_batch) * arguments.bias_heads * tiles, Work{arguments, tiles});
+  });
 }
 
 #define SPOROS_INSTANTIATE_TYPE(Space, T)                                                                  \
@@ -179,10 +202,11 @@ void flash_attention_backward_device(ExecutionSpace const& space, FlashAttention
   template FlashAttentionBackwardPlan flash_attention_backward_plan_device<Space, T>(                      \
       Space const&, FlashAttentionArguments<T> const&);                                                    \
   template void flash_attention_backward_device<Space, T>(Space const&, FlashAttentionBackwardArguments<T> const&);
-#define SPOROS_INSTANTIATE(Space)        \
-  SPOROS_INSTANTIATE_TYPE(Space, double) \
-  SPOROS_INSTANTIATE_TYPE(Space, float)  \
-  SPOROS_INSTANTIATE_TYPE(Space, bfloat16)
+#define SPOROS_INSTANTIATE(Space)          \
+  SPOROS_INSTANTIATE_TYPE(Space, double)   \
+  SPOROS_INSTANTIATE_TYPE(Space, float)    \
+  SPOROS_INSTANTIATE_TYPE(Space, bfloat16) \
+  SPOROS_INSTANTIATE_TYPE(Space, float16)
 SPOROS_INSTANTIATE_FOR_DEVICES(SPOROS_INSTANTIATE)
 #undef SPOROS_INSTANTIATE
 #undef SPOROS_INSTANTIATE_TYPE

@@ -207,6 +207,24 @@ TEST_CASE("The logits of the next token are those of the loss", "[examples][gpt]
   REQUIRE(std::abs(fixture.loss() - (std::log(total) - values[6])) < 1e-12);
 }
 
+TEST_CASE("The logits of the next token are the same when the tokens come a few at a time", "[examples][gpt]") {
+  Fixture<double> fixture(1, 7);
+  Kokkos::View<double*, Space::memory_space> logits("logits", 13);
+  fixture.model.next_token_logits(fixture.inputs, logits);
+  std::vector<double> const wanted = host_values(logits);
+  auto const part = [&](std::size_t begin, std::size_t end) {
+    fixture.model.next_token_logits(Kokkos::subview(fixture.inputs, Kokkos::pair<std::size_t, std::size_t>(begin, end)),
+                                    logits, std::int64_t(begin));
+  };
+  part(0, 3);
+  part(3, 4);
+  part(4, 6);
+  part(6, 7);
+  std::vector<double> const values = host_values(logits);
+  for (std::size_t i = 0; i < wanted.size(); ++i) REQUIRE(std::abs(values[i] - wanted[i]) < 1e-12);
+  REQUIRE_THROWS_AS(fixture.model.next_token_logits(fixture.inputs, logits, 1), InvalidArgument);
+}
+
 TEST_CASE("Initial weights have GPT-2's distribution, the same for any type", "[examples][gpt]") {
   GptConfig const config{64, 32, 3, 4, 64};
   Space const space;

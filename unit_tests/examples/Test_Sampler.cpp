@@ -62,6 +62,32 @@ TEST_CASE("A text repeats with its seed, and goes on beyond the context", "[exam
   REQUIRE(sample_tokens(space, model, longer_prompt, options) == std::vector<int>(greedy.begin() + 12, greedy.end()));
 }
 
+// Keys and values that are kept from token to token, against all of them computed again for every token
+TEST_CASE("A text from cached keys and values is the one that full passes give", "[examples][sampler]") {
+  GptConfig const config{256, 40, 2, 2, 16};
+  Space const space;
+  ShardedState<Space, float> state(space, gpt_layout(config));
+  initialise_gpt(space, config, 1, state);
+  GptModel<Space, float> model(space, config, state, 1, 32);
+  SamplingOptions options;
+  options.tokens = 50;  // the last ones behind the end of the window
+  std::vector<int> text = {5, 6, 7};
+  std::vector<int> const sampled = sample_tokens(space, model, text, options);
+
+  Kokkos::View<float*, Space::memory_space> const logits("logits", 256);
+  for (int const token : sampled) {
+    std::size_t const length = std::min<std::size_t>(text.size(), 32), index = text.size() - 3;
+    Kokkos::View<int*, Space::memory_space> const window("window", length);
+    Kokkos::deep_copy(window, Kokkos::View<int const*, Kokkos::HostSpace>(text.data() + text.size() - length, length));
+    model.next_token_logits(window, logits);
+    auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), logits);
+    constexpr std::uint64_t sampling_stream = 0x73616d706c65;
+    double const uniform = RandomStream(options.seed, sampling_stream).uniform(index);
+    REQUIRE(draw_token({host.data(), host.data() + host.extent(0)}, options, uniform) == token);
+    text.push_back(token);
+  }
+}
+
 TEST_CASE("A prompt that no model can continue is refused", "[examples][sampler]") {
   using Catch::Matchers::ContainsSubstring;
   GptConfig const config{256, 8, 1, 1, 16};

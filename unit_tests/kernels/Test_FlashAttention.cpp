@@ -5,6 +5,8 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <cstdlib>
+#include <memory>
 
 #include "AttentionReference.hpp"
 #include "AttentionTesting.hpp"
@@ -75,67 +77,164 @@ std::vector<U> to_host(Tensor<U> const& view) {
   return std::vector<U>(host.data(), host.data() + host.size());
 }
 
+template <class U, class Data>
+using Dense = Kokkos::View<Data, Kokkos::LayoutRight, Space::memory_space>;
+
+/// A copy of host values as a View without gaps
+template <class Data, class U, class... Extents>
+Dense<U, Data> dense(std::vector<U> const& values, Extents... extents) {
+  Dense<U, Data> const view("dense", std::size_t(extents)...);
+  Kokkos::View<U const*, Kokkos::HostSpace> const host(values.data(), view.size());
+  Kokkos::deep_copy(Kokkos::View<U*, Space::memory_space>(view.data(), view.size()), host);
+  return view;
+}
+
+template <class View>
+auto values_of(View const& view) {
+  using U = typename View::non_const_value_type;
+  std::vector<U> values(view.size());
+  Kokkos::View<U const*, Space::memory_space> const flat(view.data(), view.size());
+  Kokkos::deep_copy(Kokkos::View<U*, Kokkos::HostSpace>(values.data(), values.size()), flat);
+  return values;
+}
+
+template <class T>
+struct Extras {
+  FlashAttentionExtras<Space, T> inputs;
+  FlashAttentionExtraGradients<Space, T> gradients;
+};
+
+/// What the case has beyond q, k and v, in memory that the execution space can reach; outputs are poisoned.
+template <class T>
+Extras<T> extras_of(AttentionProblem<T> const& p) {
+  using C = ComputeType<T>;
+  AttentionCase const& c = p.shape();
+  Extras<T> extras;
+  if (c.bias_batch) {
+    extras.inputs.bias = dense<T****>(p.bias, c.bias_batch, c.bias_heads, c.queries, c.keys);
+    extras.gradients.d_bias = dense<T****>(p.d_bias, c.bias_batch, c.bias_heads, c.queries, c.keys);
+  }
+  if (c.alibi) extras.inputs.alibi_slopes = dense<C**>(p.slopes, 1, c.heads);
+  if (c.sink) {
+    extras.inputs.sink = dense<C*>(p.sink, c.heads);
+    extras.gradients.d_sink = dense<C*>(p.d_sink, c.heads);
+  }
+  if (c.d_lse && p.has_lengths())
+    extras.gradients.d_lse_of_sequences = dense<C**>(p.d_lse, c.heads, p.first_query.back());
+  else if (c.d_lse)
+    extras.gradients.d_lse = dense<C***>(p.d_lse, c.batch, c.heads, c.queries);
+  if (p.has_lengths()) extras.inputs.lengths = SequenceLengths<Space>(Space(), p.first_query, p.first_key);
+  return extras;
+}
+
+template <class T>
+void read_extras(AttentionProblem<T>& p, Extras<T> const& extras) {
+  if (p.shape().bias_batch) p.d_bias = values_of(extras.gradients.d_bias);
+  if (p.shape().sink) p.d_sink = values_of(extras.gradients.d_sink);
+}
+
 /// Forward and backward through the public functions, with strided Views
 template <class T>
 void run_public(AttentionProblem<T>& p, FlashAttentionOptions const& options) {
   using C = ComputeType<T>;
   AttentionCase const& c = p.shape();
   std::size_t const batch = c.batch, queries = c.queries, keys = c.keys, heads = c.heads, kv_heads = c.kv_heads;
-  std::size_t const d = c.head_dim;
-  auto const q = to_device(p.q, batch, queries, heads, d), d_o = to_device(p.d_o, batch, queries, heads, d);
-  auto const o = to_device(p.o, batch, queries, heads, d), dq = to_device(p.dq, batch, queries, heads, d);
-  auto const k = to_device(p.k, batch, keys, kv_heads, d), v = to_device(p.v, batch, keys, kv_heads, d);
-  auto const dk = to_device(p.dk, batch, keys, kv_heads, d), dv = to_device(p.dv, batch, keys, kv_heads, d);
-  Kokkos::View<C***, Kokkos::LayoutRight, Space::memory_space> const lse("lse", batch, heads, queries);
-  Kokkos::deep_copy(lse, std::numeric_limits<C>::quiet_NaN());
+  std::size_t const d = c.head_dim, dv_width = c.value_dim;
+  auto const q = to_device(p.q, batch, queries, heads, d), d_o = to_device(p.d_o, batch, queries, heads, dv_width);
+  auto const o = to_device(p.o, batch, queries, heads, dv_width), dq = to_device(p.dq, batch, queries, heads, d);
+  auto const k = to_device(p.k, batch, keys, kv_heads, d), v = to_device(p.v, batch, keys, kv_heads, dv_width);
+  auto const dk = to_device(p.dk, batch, keys, kv_heads, d), dv = to_device(p.dv, batch, keys, kv_heads, dv_width);
+  auto const lse = dense<C***>(p.lse, batch, heads, queries);
+  Extras<T> const extras = extras_of(p);
 
   Space const space;
   Workspace<Space> workspace(space);
-  flash_attention_forward(space, q, Tensor<T const>(k), v, options, o, lse);
-  flash_attention_backward(space, q, k, v, o, lse, d_o, options, dq, dk, dv, workspace);
+  flash_attention_forward(space, q, Tensor<T const>(k), v, options, extras.inputs, o, lse);
+  flash_attention_backward(space, q, k, v, o, lse, d_o, options, extras.inputs, dq, dk, dv, extras.gradients,
+                           workspace);
   space.fence();
-  CHECK(workspace.bytes() == flash_attention_backward_workspace_bytes(space, q, k));
+  CHECK(workspace.bytes() == flash_attention_backward_workspace_bytes(space, q, k, v));
 
   p.o = to_host(o);
   p.dq = to_host(dq);
   p.dk = to_host(dk);
   p.dv = to_host(dv);
-  auto const host_lse = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), lse);
-  p.lse.assign(host_lse.data(), host_lse.data() + host_lse.size());
+  p.lse = values_of(lse);
+  read_extras(p, extras);
+}
+
+/// ... of sequences one after another, with rows behind the last that must stay as they are
+template <class T>
+void run_public_sequences(AttentionProblem<T>& p) {
+  using C = ComputeType<T>;
+  AttentionCase const& c = p.shape();
+  std::size_t const queries = p.first_query.back(), keys = p.first_key.back(), heads = c.heads, kv_heads = c.kv_heads;
+  auto const q = dense<T***>(p.q, queries, heads, c.head_dim), dq = dense<T***>(p.dq, queries, heads, c.head_dim);
+  auto const k = dense<T***>(p.k, keys, kv_heads, c.head_dim), dk = dense<T***>(p.dk, keys, kv_heads, c.head_dim);
+  auto const v = dense<T***>(p.v, keys, kv_heads, c.value_dim), dv = dense<T***>(p.dv, keys, kv_heads, c.value_dim);
+  auto const o = dense<T***>(p.o, queries, heads, c.value_dim), d_o = dense<T***>(p.d_o, queries, heads, c.value_dim);
+  auto const lse = dense<C**>(p.lse, heads, queries);
+  Extras<T> const extras = extras_of(p);
+
+  Space const space;
+  Workspace<Space> workspace(space);
+  flash_attention_forward(space, q, k, v, p.options(), extras.inputs, o, lse);
+  flash_attention_backward(space, q, k, v, o, lse, d_o, p.options(), extras.inputs, dq, dk, dv, extras.gradients,
+                           workspace);
+  space.fence();
+  CHECK(workspace.bytes() == flash_attention_backward_workspace_bytes(space, q, k, v, extras.inputs));
+
+  p.o = values_of(o);
+  p.dq = values_of(dq);
+  p.dk = values_of(dk);
+  p.dv = values_of(dv);
+  p.lse = values_of(lse);
+  read_extras(p, extras);
 }
 
 template <class T>
 void run_public(AttentionProblem<T>& problem) {
-  run_public(problem, problem.options());
+  if (problem.has_lengths())
+    run_public_sequences(problem);
+  else
+    run_public(problem, problem.options());
 }
 
 // -------------------------------------------------------------------------------- tests
 
-TEMPLATE_TEST_CASE("flash attention equals the exact result, at every host level", "[attention]", double, float,
-                   bfloat16) {
-  for (AttentionCase const& shape : attention_cases) {
-    INFO(text_of(shape));
-    AttentionProblem<TestType> problem(shape);
-    AttentionReference<TestType> const reference(problem);
-    for (Impl::HostLevel const level : Impl::supported_host_levels())
-      for (int const slots : {1, 3}) {
-        INFO(name_of(level) << ", slots " << slots);
-        AttentionProblem<TestType> result(shape);
-        run_level(result, level, slots);
-        require_as_good_as_plain(reference.errors(result));
-      }
-  }
+template <class T>
+std::vector<std::vector<AttentionCase> const*> cases_of() {
+  if (std::is_same_v<T, float>) return {&attention_cases, &attention_feature_cases, &attention_hard_cases};
+  if (std::is_same_v<T, float16>) return {&attention_feature_cases, &attention_hard_cases};
+  return {&attention_cases, &attention_feature_cases};
 }
 
-TEMPLATE_TEST_CASE("flash attention equals the exact result in the default execution space", "[attention]", double,
-                   float, bfloat16) {
-  for (AttentionCase const& shape : attention_cases) {
-    INFO(text_of(shape));
-    AttentionProblem<TestType> problem(shape);
-    AttentionReference<TestType> const reference(problem);
-    run_public(problem);
-    require_as_good_as_plain(reference.errors(problem));
-  }
+// One reference for all that computes the case: it takes longer than they do.
+TEMPLATE_TEST_CASE("flash attention equals the exact result, at every host level and in the default execution space",
+                   "[attention]", double, float, bfloat16, float16) {
+  for (auto const* cases : cases_of<TestType>())
+    for (AttentionCase const& shape : *cases) {
+      INFO(text_of(shape));
+      AttentionProblem<TestType> problem(shape);
+      AttentionReference<TestType> const reference(problem);
+      for (Impl::HostLevel const level : Impl::supported_host_levels())
+        for (int const slots : {1, 3}) {
+          INFO(name_of(level) << ", slots " << slots);
+          AttentionProblem<TestType> result(shape);
+          run_level(result, level, slots);
+          require_as_good_as_plain(reference.errors(result));
+        }
+      run_public(problem);
+      INFO("default execution space");
+      require_as_good_as_plain(reference.errors(problem));
+    }
+}
+
+TEST_CASE("flash attention where only the last of three long sequences has queries", "[attention]") {
+  AttentionProblem<float> problem(attention_late_sequence_case);
+  AttentionReference<float> const reference(problem);
+  run_public(problem);
+  require_as_good_as_plain(reference.errors(problem));
 }
 
 TEST_CASE("a NaN in a key reaches exactly the queries that see it", "[attention]") {
@@ -188,6 +287,238 @@ TEST_CASE("the gradients of flash attention are those of central differences", "
       CHECK(std::abs(difference - gradient[i]) <= 1e-6 * largest);
     }
   }
+}
+
+// -------------------------------------------------------------------------------- layouts
+
+TEST_CASE("flash attention takes slices of one tensor and heads before the sequence", "[attention]") {
+  constexpr int sequence = 70, heads = 2, d = 32;
+  AttentionProblem<float> problem({.head_dim = d,
+                                   .queries = sequence,
+                                   .keys = sequence,
+                                   .causal = CausalMask::bottom_right,
+                                   .batch = 2,
+                                   .heads = heads,
+                                   .kv_heads = heads});
+  AttentionReference<float> const reference(problem);
+  Space const space;
+  Workspace<Space> workspace(space);
+  auto const q = dense<float****>(problem.q, 2, sequence, heads, d);
+  auto const k = dense<float****>(problem.k, 2, sequence, heads, d);
+  auto const v = dense<float****>(problem.v, 2, sequence, heads, d);
+  auto const o = dense<float****>(problem.o, 2, sequence, heads, d);
+  auto const d_o = dense<float****>(problem.d_o, 2, sequence, heads, d);
+  auto const lse = dense<float***>(problem.lse, 2, heads, sequence);
+  using Tensor5 = Kokkos::View<float*****, Kokkos::LayoutRight, Space::memory_space>;
+
+  auto const run = [&](auto const& q_in, auto const& k_in, auto const& v_in, auto const& o_out, auto const& d_o_in,
+                       auto const& dq, auto const& dk, auto const& dv) {
+    flash_attention_forward(space, q_in, k_in, v_in, problem.options(), o_out, lse);
+    flash_attention_backward(space, q_in, k_in, v_in, o_out, lse, d_o_in, problem.options(), dq, dk, dv, workspace);
+    auto const read = [&](auto const& view) { return to_host<float>(Tensor<float>(view)); };
+    problem.o = read(o_out);
+    problem.dq = read(dq);
+    problem.dk = read(dk);
+    problem.dv = read(dv);
+    problem.lse = values_of(lse);
+    require_as_good_as_plain(reference.errors(problem));
+  };
+
+  // (batch, sequence, q k v, heads, head_dim), as one GEMM computes them; V as an other part of it
+  Tensor5 const packed("packed", 2, sequence, 3, heads, d), gradients("gradients", 2, sequence, 3, heads, d);
+  auto const slice = [](Tensor5 const& tensor, int part) {
+    return Kokkos::subview(tensor, Kokkos::ALL, Kokkos::ALL, part, Kokkos::ALL, Kokkos::ALL);
+  };
+  Kokkos::deep_copy(slice(packed, 0), q);
+  Kokkos::deep_copy(slice(packed, 1), k);
+  Kokkos::deep_copy(slice(packed, 2), v);
+  run(slice(packed, 0), slice(packed, 1), slice(packed, 2), o, d_o, slice(gradients, 0), slice(gradients, 1),
+      slice(gradients, 2));
+
+  // (batch, heads, sequence, head_dim); O as it was, so that dO and O differ in their strides
+  using Tensor4 = Kokkos::View<float****, Kokkos::LayoutRight, Space::memory_space>;
+  auto const heads_first = [&](auto const& from) {
+    Tensor4 const tensor("heads first", 2, heads, sequence, d);
+    Kokkos::deep_copy(heads_before_sequence(tensor), from);
+    return tensor;
+  };
+  Tensor4 const q2 = heads_first(q), k2 = heads_first(k), v2 = heads_first(v), d_o2 = heads_first(d_o);
+  Tensor4 const dq2("dq", 2, heads, sequence, d), dk2("dk", 2, heads, sequence, d), dv2("dv", 2, heads, sequence, d);
+  run(heads_before_sequence(q2), heads_before_sequence(k2), heads_before_sequence(v2), o, heads_before_sequence(d_o2),
+      heads_before_sequence(dq2), heads_before_sequence(dk2), heads_before_sequence(dv2));
+}
+
+// Rows whose offsets exceed 32 bits: a batch stride far beyond, of which only a few pages are touched.
+TEST_CASE("strides of flash attention may take offsets past 32 bits", "[attention]") {
+  if constexpr (std::is_same_v<Space::memory_space, Kokkos::HostSpace>) {
+    AttentionProblem<float> problem({.head_dim = 16, .queries = 20, .keys = 20, .batch = 2});
+    AttentionReference<float> const reference(problem);
+    std::size_t const far = std::size_t(1) << 31, part = 20 * 16;
+    std::unique_ptr<float, decltype(&std::free)> const memory(
+        static_cast<float*>(std::calloc(far + 8 * part, sizeof(float))), &std::free);
+    REQUIRE(memory);
+    using Far =
+        Kokkos::View<float****, Kokkos::LayoutStride, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+    int used = 0;
+    auto const tensor = [&](std::vector<float> const& values) {
+      Far const view(memory.get() + part * std::size_t(used++), Kokkos::LayoutStride(2, far, 20, 16, 1, 16, 16, 1));
+      Kokkos::deep_copy(
+          view, Kokkos::View<float const****, Kokkos::LayoutRight, Kokkos::HostSpace>(values.data(), 2, 20, 1, 16));
+      return view;
+    };
+    Far const q = tensor(problem.q), k = tensor(problem.k), v = tensor(problem.v), o = tensor(problem.o);
+    Far const d_o = tensor(problem.d_o), dq = tensor(problem.dq), dk = tensor(problem.dk), dv = tensor(problem.dv);
+    auto const lse = dense<float***>(problem.lse, 2, 1, 20);
+    Space const space;
+    Workspace<Space> workspace(space);
+    flash_attention_forward(space, q, k, v, problem.options(), o, lse);
+    flash_attention_backward(space, q, k, v, o, lse, d_o, problem.options(), dq, dk, dv, workspace);
+    problem.o = to_host<float>(Tensor<float>(o));
+    problem.dq = to_host<float>(Tensor<float>(dq));
+    problem.dk = to_host<float>(Tensor<float>(dk));
+    problem.dv = to_host<float>(Tensor<float>(dv));
+    problem.lse = values_of(lse);
+    require_as_good_as_plain(reference.errors(problem));
+  }
+}
+
+// -------------------------------------------------------------------------------- parts of the keys
+
+TEMPLATE_TEST_CASE("attention over parts of the keys merges into attention over all of them", "[attention]", double,
+                   bfloat16) {
+  using C = ComputeType<TestType>;
+  AttentionProblem<TestType> problem({.head_dim = 32, .queries = 20, .keys = 150, .batch = 2, .heads = 2});
+  AttentionReference<TestType> const reference(problem);
+  auto const q = to_device(problem.q, 2, 20, 2, 32);
+  auto const k = to_device(problem.k, 2, 150, 1, 32), v = to_device(problem.v, 2, 150, 1, 32);
+  auto const o = to_device(problem.o, 2, 20, 2, 32);
+  auto const lse = dense<C***>(problem.lse, 2, 2, 20);
+  Kokkos::View<C*****, Kokkos::LayoutRight, Space::memory_space> const partial_o("partial_o", 4, 2, 20, 2, 32);
+  Kokkos::View<C****, Kokkos::LayoutRight, Space::memory_space> const partial_lse("partial_lse", 4, 2, 2, 20);
+  Space const space;
+  int const bounds[] = {0, 70, 70, 71, 150};  // one part without a key
+  for (int part = 0; part < 4; ++part) {
+    Kokkos::pair<int, int> const range(bounds[part], bounds[part + 1]);
+    auto const of_part = [&](auto const& x) {
+      return Kokkos::subview(x, Kokkos::ALL, range, Kokkos::ALL, Kokkos::ALL);
+    };
+    flash_attention_forward(space, q, of_part(k), of_part(v), problem.options(),
+                            Kokkos::subview(partial_o, part, Kokkos::ALL, Kokkos::ALL, Kokkos::ALL, Kokkos::ALL),
+                            Kokkos::subview(partial_lse, part, Kokkos::ALL, Kokkos::ALL, Kokkos::ALL));
+  }
+  flash_attention_merge(space, partial_o, partial_lse, o, lse);
+  problem.o = to_host(o);
+  problem.lse = values_of(lse);
+  CHECK(reference.errors(problem).o <= 2);
+  CHECK(reference.errors(problem).lse <= 2);
+
+  // In place of a part, and in full precision
+  auto const first = Kokkos::subview(partial_o, 0, Kokkos::ALL, Kokkos::ALL, Kokkos::ALL, Kokkos::ALL);
+  auto const first_lse = Kokkos::subview(partial_lse, 0, Kokkos::ALL, Kokkos::ALL, Kokkos::ALL);
+  flash_attention_merge(space, partial_o, partial_lse, first, first_lse);
+  auto const wide = to_host<C>(Tensor<C>(first));
+  for (std::size_t i = 0; i < wide.size(); ++i) problem.o[i] = from_double<TestType>(double(wide[i]));
+  CHECK(reference.errors(problem).o <= 2);
+
+  // Nobody saw a key
+  Kokkos::deep_copy(partial_lse, -std::numeric_limits<C>::infinity());
+  flash_attention_merge(space, partial_o, partial_lse, o, lse);
+  for (TestType const x : to_host(o)) CHECK(double(x) == 0);
+  for (C const x : values_of(lse)) CHECK(x == -std::numeric_limits<C>::infinity());
+}
+
+// A test cannot ask for more workers than there are; so it says in how many shares.
+TEST_CASE("keys in shares give what all of them give", "[attention]") {
+  if constexpr (std::is_same_v<Space::memory_space, Kokkos::HostSpace>) {
+    Space const space;
+    for (AttentionCase const& shape : std::vector<AttentionCase>{
+             {.head_dim = 32, .queries = 20, .keys = 300, .causal = CausalMask::bottom_right, .batch = 2, .heads = 2},
+             {.head_dim = 32,
+              .queries = 1,
+              .keys = 300,
+              .batch = 2,
+              .heads = 6,
+              .kv_heads = 2,
+              .window = {.left = 150}},
+             {.head_dim = 32, .queries = 1, .keys = 300, .causal = CausalMask::top_left, .heads = 2},
+             {.head_dim = 32, .queries = 1, .keys = 300, .heads = 4, .kv_heads = 2, .sink = true},
+             {.head_dim = 32,
+              .queries = 9,
+              .keys = 200,
+              .batch = 3,
+              .heads = 2,
+              .value_dim = 16,
+              .alibi = true,
+              .query_lengths = {1, 0, 9},
+              .key_lengths = {200, 5, 130}}})
+      for (int const splits : {1, 3}) {
+        INFO(text_of(shape) << ", in " << splits);
+        AttentionProblem<float> problem(shape);
+        AttentionReference<float> const reference(problem);
+        Workspace<Space> workspace(space);
+        int const queries_of_batch = problem.has_lengths() ? problem.first_query.back() : shape.queries;
+        Impl::flash_attention_split_forward(space, problem.arguments(), queries_of_batch, workspace, splits);
+        CHECK(reference.errors(problem).o <= 2);
+        CHECK(reference.errors(problem).lse <= 2);
+      }
+  }
+}
+
+// Tokens one by one and some at once, from a cache that is longer than what it holds
+TEST_CASE("decoding step by step equals one pass over the sequence", "[attention]") {
+  using TestType = float;
+  using C = ComputeType<TestType>;
+  auto const window = GENERATE(AttentionWindow{}, AttentionWindow{.left = 100});
+  int const heads = GENERATE(1, 6);
+  AttentionCase const shape{.head_dim = 32,
+                            .queries = 340,
+                            .keys = 340,
+                            .causal = CausalMask::bottom_right,
+                            .batch = 2,
+                            .heads = heads,
+                            .kv_heads = heads == 6 ? 2 : 1,
+                            .window = window};
+  AttentionProblem<TestType> problem(shape);
+  AttentionReference<TestType> const reference(problem);
+  std::size_t const kv_heads = shape.kv_heads, d = shape.head_dim;
+  auto const q = to_device(problem.q, 2, 340, heads, d), o = to_device(problem.o, 2, 340, heads, d);
+  auto const k = to_device(problem.k, 2, 340, kv_heads, d), v = to_device(problem.v, 2, 340, kv_heads, d);
+  auto const lse = dense<C***>(problem.lse, 2, heads, 340);
+  auto const k_cache = strided<TestType>(2, 400, kv_heads, d), v_cache = strided<TestType>(2, 400, kv_heads, d);
+  Space const space;
+  Workspace<Space> workspace(space);
+  for (std::size_t at = 0, step = 310; at < 340;
+       at += step, step = at < 326 ? 1 : std::min<std::size_t>(14, 340 - at)) {
+    Kokkos::pair<std::size_t, std::size_t> const range(at, at + step);
+    auto const now = [&](auto const& x) { return Kokkos::subview(x, Kokkos::ALL, range, Kokkos::ALL, Kokkos::ALL); };
+    flash_attention_decode(space, now(q), now(k), now(v), k_cache, v_cache, at, problem.options(),
+                           FlashAttentionExtras<Space, TestType>(), now(o),
+                           Kokkos::subview(lse, Kokkos::ALL, Kokkos::ALL, range), workspace);
+  }
+  problem.o = to_host(o);
+  problem.lse = values_of(lse);
+  CHECK(reference.errors(problem).o <= 2);
+  CHECK(reference.errors(problem).lse <= 2);
+
+  auto const one = Kokkos::subview(q, Kokkos::ALL, Kokkos::pair<int, int>(0, 1), Kokkos::ALL, Kokkos::ALL);
+  auto const one_k = Kokkos::subview(k, Kokkos::ALL, Kokkos::pair<int, int>(0, 1), Kokkos::ALL, Kokkos::ALL);
+  auto const one_lse = Kokkos::subview(lse, Kokkos::ALL, Kokkos::ALL, Kokkos::pair<int, int>(0, 1));
+  CHECK_THROWS_AS(flash_attention_decode(space, one, one_k, one_k, k_cache, v_cache, 400, problem.options(),
+                                         FlashAttentionExtras<Space, TestType>(), one, one_lse, workspace),
+                  InvalidArgument);
+}
+
+TEST_CASE("another seed gives another mask, the same seed the same", "[attention]") {
+  AttentionProblem<float> problem({.head_dim = 32, .queries = 70, .keys = 70, .dropout = 0.5});
+  auto const o_of = [&](std::uint64_t seed) {
+    auto options = problem.options();
+    options.dropout.seed = seed;
+    AttentionProblem<float> run = problem;
+    run_public(run, options);
+    return run.o;
+  };
+  CHECK(o_of(1) == o_of(1));
+  CHECK(o_of(1) != o_of(2));
 }
 
 TEST_CASE("dropout keeps what the logical index says, whichever part of the whole a call computes", "[attention]") {
@@ -278,6 +609,62 @@ TEST_CASE("arguments of flash attention that do not fit are refused by name", "[
     wrong.dropout.probability = probability;
     CHECK_THROWS_AS(forward(q, k, k, wrong, o, lse), InvalidArgument);
   }
+  for (AttentionWindow const window : {AttentionWindow{.left = -1}, AttentionWindow{.right = -5}}) {
+    FlashAttentionOptions wrong;
+    wrong.window = window;
+    CHECK_THROWS_AS(forward(q, k, k, wrong, o, lse), InvalidArgument);
+  }
+  for (double const softcap : {-1.0, std::numeric_limits<double>::infinity()}) {
+    FlashAttentionOptions wrong;
+    wrong.softcap = softcap;
+    CHECK_THROWS_AS(forward(q, k, k, wrong, o, lse), InvalidArgument);
+  }
+  CHECK_THROWS_AS(forward(q, k, View4("v", 2, 7, 2, 24), options, o, lse), InvalidArgument);  // o has another head_dim
+  CHECK_NOTHROW(forward(q, k, View4("v", 2, 7, 2, 24), options, View4("o", 2, 5, 4, 24), lse));
+
+  using Extras = FlashAttentionExtras<Space, float>;
+  auto const refused = [&](Extras const& extras) {
+    CHECK_THROWS_AS(flash_attention_forward(space, q, k, k, options, extras, o, lse), InvalidArgument);
+  };
+  Extras wrong;
+  wrong.bias = View4("bias", 2, 4, 5, 6);
+  refused(wrong);
+  wrong.bias = View4("bias", 2, 2, 5, 7);
+  refused(wrong);
+  wrong = {};
+  wrong.alibi_slopes = Kokkos::View<float**, Kokkos::LayoutRight, Space::memory_space>("slopes", 2, 2);
+  refused(wrong);
+  wrong = {};
+  wrong.sink = Kokkos::View<float*, Space::memory_space>("sink", 5);
+  refused(wrong);
+  wrong = {};
+  wrong.lengths = SequenceLengths<Space>(space, {0, 5}, {0, 7});
+  refused(wrong);
+
+  using Lengths = std::vector<int>;
+  for (auto const& [queries, keys] : std::vector<std::pair<Lengths, Lengths>>{
+           {{0, 3, 2}, {0, 3, 4}}, {{0, 3}, {0, 3, 4}}, {{1, 3}, {0, 3}}, {{}, {}}, {{0, 3}, {0, -1}}})
+    CHECK_THROWS_AS(SequenceLengths<Space>(space, queries, keys), InvalidArgument);
+  View3 const q3("q", 5, 4, 16), k3("k", 7, 2, 16), o3("o", 5, 4, 16);
+  Kokkos::View<float**, Kokkos::LayoutRight, Space::memory_space> const lse2("lse", 4, 5);
+  auto const with_lengths = [&](Lengths const& queries, Lengths const& keys) {
+    Extras extras;
+    extras.lengths = SequenceLengths<Space>(space, queries, keys);
+    flash_attention_forward(space, q3, k3, k3, options, extras, o3, lse2);
+  };
+  CHECK_NOTHROW(with_lengths({0, 2, 5}, {0, 7, 7}));
+  CHECK_THROWS_AS(with_lengths({0, 2, 6}, {0, 7, 7}), InvalidArgument);
+  CHECK_THROWS_AS(with_lengths({0, 2, 5}, {0, 7, 8}), InvalidArgument);
+  CHECK_THROWS_AS(flash_attention_forward(space, q3, k3, k3, options, o3, lse2), InvalidArgument);
+
+  Kokkos::View<float*****, Kokkos::LayoutRight, Space::memory_space> const parts("parts", 3, 2, 5, 4, 16);
+  CHECK_THROWS_AS(flash_attention_merge(space, parts, View4("lse", 3, 2, 5, 4), o, lse), InvalidArgument);
+
+  FlashAttentionExtraGradients<Space, float> gradients;
+  gradients.d_sink = Kokkos::View<float*, Space::memory_space>("d_sink", 4);
+  CHECK_THROWS_AS(flash_attention_backward(space, q, k, k, o, lse, o, options, Extras(), q, k, k, gradients, workspace),
+                  InvalidArgument);
+
   Kokkos::View<float****, Kokkos::LayoutLeft, Space::memory_space> const left("left", 2, 7, 2, 16);
   CHECK_THROWS_AS(forward(q, left, k, options, o, lse), InvalidArgument);
   View4 const short_dk("dk", 2, 6, 2, 16);

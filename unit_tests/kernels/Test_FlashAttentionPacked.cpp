@@ -17,14 +17,12 @@ using namespace Sporos;
 using namespace Sporos::Testing;
 
 TEST_CASE("flash attention in pairs of bfloat16 equals the exact result", "[attention]") {
-  for (AttentionCase const& shape : attention_cases) {
-    INFO(text_of(shape));
-    AttentionProblem<bfloat16> problem(shape);
-    AttentionReference<bfloat16> const reference(problem);
+  auto const run = [](AttentionProblem<bfloat16>& problem, int slots) {
     run_host_kernels<bfloat16>(problem, packed::flash_attention_forward_kernels_of_level(),
-                               packed::flash_attention_backward_kernels_of_level(), 2);
-    require_as_good_as_plain(reference.errors(problem));
-  }
+                               packed::flash_attention_backward_kernels_of_level(), slots);
+  };
+  check_attention<bfloat16>(attention_cases, run);
+  check_attention<bfloat16>(attention_feature_cases, run);
 }
 
 }  // namespace

@@ -19,10 +19,10 @@ struct BFloat16Pair {
   std::uint32_t bits;
 };
 
-/// How T is kept in an operand. bfloat16 is widened where the level has no dot product of it.
+/// How T is kept in an operand. float16 is widened, and so is bfloat16 where the level has no dot product of it.
 template <class T>
 using ProductElement =
-    std::conditional_t<std::is_same_v<T, bfloat16>, std::conditional_t<has_bfloat16_dot, BFloat16Pair, float>, T>;
+    std::conditional_t<std::is_same_v<T, bfloat16> && has_bfloat16_dot, BFloat16Pair, ComputeType<T>>;
 
 /// Steps of k in one element
 template <class E>

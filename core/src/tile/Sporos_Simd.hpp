@@ -176,6 +176,33 @@ SPOROS_FUNCTION Vector<std::uint32_t> round_to_bfloat16(Vector<float> x) {
   return x != x ? (u & 0x80000000u) | 0x7fc00000u : rounded;
 }
 
+namespace HostImpl {
+
+// float16 where no instruction converts it, with the exponents shifted by a multiplication: it is exact, also for the
+// subnormal numbers, and shows infinities and NaN by their size.
+
+SPOROS_FUNCTION Vector<float> widen_float16(Vector<std::uint32_t> half) {
+  Vector<std::uint32_t> const magnitude = half & 0x7fffu;
+  Vector<float> const finite = bits_as<Vector<float>>(magnitude << 13) * 0x1p112f;
+  Vector<std::uint32_t> const special = magnitude << 13 | 0x7f800000u;
+  auto const bits = magnitude >= 0x7c00u ? special : bits_as<Vector<std::uint32_t>>(finite);
+  return bits_as<Vector<float>>(bits | (half & 0x8000u) << 16);
+}
+
+SPOROS_FUNCTION Vector<std::uint32_t> round_to_float16(Vector<float> x) {
+  auto const all = bits_as<Vector<std::uint32_t>>(x);
+  Vector<std::uint32_t> const magnitude = all & 0x7fffffffu;
+  Vector<std::uint32_t> const normal = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13;
+  // The sum's last bit weighs 2^-24, as that of a subnormal result does: the addition rounds.
+  auto const subnormal = bits_as<Vector<std::uint32_t>>(bits_as<Vector<float>>(magnitude) + 0.5f) - 0x3f000000u;
+  Vector<std::uint32_t> bits = magnitude < (113u << 23) ? subnormal : normal;
+  bits = magnitude >= 0x477ff000u ? Vector<std::uint32_t>{} + 0x7c00u : bits;
+  bits = magnitude > 0x7f800000u ? Vector<std::uint32_t>{} + 0x7e00u : bits;
+  return bits | (all >> 16 & 0x8000u);
+}
+
+}  // namespace HostImpl
+
 /// Values of type C (float, double) from storage of type T: what kernels compute with
 template <class C>
 SPOROS_FUNCTION Vector<C> load_as(C const* from) {
@@ -187,7 +214,35 @@ SPOROS_FUNCTION Vector<C> load_as(bfloat16 const* from) {
   return bits_as<Vector<float>>(load_words(from) << 16);
 }
 
+template <class C>
+SPOROS_FUNCTION Vector<C> load_as(float16 const* from) {
+  static_assert(sizeof(C) == 4);
+  HalfVector half;
+  __builtin_memcpy(&half, from, sizeof half);
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps(bits_as<__m256i>(half));
+#elif defined(__F16C__)
+  return _mm256_cvtph_ps(bits_as<__m128i>(half));
+#elif defined(__aarch64__)
+  return vcvt_f32_f16(bits_as<float16x4_t>(half));
+#else
+  return HostImpl::widen_float16(__builtin_convertvector(half, Vector<std::uint32_t>));
+#endif
+}
+
 /// ... and back, rounded to nearest even
+SPOROS_FUNCTION void store_as(float16* to, Vector<float> v) {
+#if defined(__AVX512F__)
+  __m256i const half = _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__F16C__)
+  __m128i const half = _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__aarch64__)
+  float16x4_t const half = vcvt_f16_f32(v);
+#else
+  HalfVector const half = __builtin_convertvector(HostImpl::round_to_float16(v), HalfVector);
+#endif
+  __builtin_memcpy(to, &half, sizeof half);
+}
 SPOROS_FUNCTION void store_as(float* to, Vector<float> v) { store(to, v); }
 SPOROS_FUNCTION void store_as(double* to, Vector<double> v) { store(to, v); }
 SPOROS_FUNCTION void store_as(bfloat16* to, Vector<float> v) {

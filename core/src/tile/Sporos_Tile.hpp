@@ -123,6 +123,35 @@ SPOROS_FUNCTION void map(Fragment<Arch, C, Rows, Cols>& x, F const& f) {
   x.for_each([&](C& element, auto, int row, int column) { element = f(row, column, element); });
 }
 
+/// tanh x. Near 0 the convergent of Lambert's continued fraction x / (1 + x² / (3 + x² / (5 + ...))), which is exact
+/// relative to x there: to 7e-10 at 1 with six terms, to 1e-19 with ten. V is C or a vector of C.
+template <class C, class V, class Exp2>
+SPOROS_FUNCTION V tanh_of(V x, Exp2 const& exp2) {
+  constexpr int terms = sizeof(C) == 8 ? 10 : 6;
+  V const size = x < C(0) ? -x : x;
+  V const square = x * x;
+  V above = V{} + C(1), above_before = V{}, below = above, below_before = above;
+  SPOROS_UNROLL
+  for (int n = 2; n <= terms; ++n) {
+    V const next_above = C(2 * n - 1) * above + square * above_before;
+    V const next_below = C(2 * n - 1) * below + square * below_before;
+    above_before = above;
+    below_before = below;
+    above = next_above;
+    below = next_below;
+  }
+  V const far = C(1) - C(2) / (C(1) + exp2(size * C(2 * 1.44269504088896340736)));
+  V const signed_far = x < C(0) ? -far : far;
+  return size < C(1) ? x * above / below : signed_far;
+}
+
+/// x = cap · tanh(scale · x / cap)
+template <class Arch, class C, int Rows, int Cols>
+SPOROS_FUNCTION void soft_cap(Fragment<Arch, C, Rows, Cols>& x, C scale, C cap) {
+  C const inner = scale / cap;
+  map(x, [=](int, int, C element) { return cap * tanh_of<C>(inner * element, [](C y) { return Arch::exp2(y); }); });
+}
+
 /// x[row][col] *= factor where the mask, a function of (row, col), does not keep it
 template <class Arch, class C, int Rows, int Cols, class Mask>
 SPOROS_FUNCTION void scale_dropped(Fragment<Arch, C, Rows, Cols>& x, C factor, Mask const& mask) {

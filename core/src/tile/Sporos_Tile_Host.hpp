@@ -442,6 +442,17 @@ void exp2_columns(Fragment<Arch::Host, C, Rows, Cols>& x, C scale, ColumnHandle 
 }
 
 template <class C, int Rows, int Cols>
+void soft_cap(Fragment<Arch::Host, C, Rows, Cols>& x, C scale, C cap) {
+  Vector<C> const inner = splat(scale / cap);
+  x.for_each_panel([&](int, C* panel) {
+    for (int i = 0; i < Cols * panel_width<C>; i += lanes<C>) {
+      auto const power = [](Vector<C> y) SPOROS_INLINE_LAMBDA { return exp2(y); };
+      store_aligned(panel + i, cap * tanh_of<C>(load_aligned(panel + i) * inner, power));
+    }
+  });
+}
+
+template <class C, int Rows, int Cols>
 void scale_rows(Fragment<Arch::Host, C, Rows, Cols>& x, RowVector<Arch::Host, C, Rows> const& factor) {
   x.for_each_panel([&](int row, C* panel) {
     Vector<C> factors[block_vectors];

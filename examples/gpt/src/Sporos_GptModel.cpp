@@ -175,12 +175,13 @@ Dropout GptModel<ExecutionSpace, T>::attention_dropout(DropoutPlace const& place
   return dropout(place, places_per_block * layer + in_attention, m_config.heads * shape.length * shape.length);
 }
 
-// Queries, keys and values lie side by side in a row of c_attn's output, each as heads · head_dim.
+// Queries, keys and values lie side by side in a row of c_attn's output, each as heads · head_dim. From row `first` on.
 template <class ExecutionSpace, class T>
-auto GptModel<ExecutionSpace, T>::heads_of(Owner<T> const& qkv, Shape const& shape, std::int64_t which) const -> Heads {
+auto GptModel<ExecutionSpace, T>::heads_of(Owner<T> const& qkv, Shape const& shape, std::int64_t which,
+                                           std::int64_t first) const -> Heads {
   std::size_t const width = std::size_t(m_config.width), head_dim = std::size_t(m_config.head_dim());
   std::size_t const length = std::size_t(shape.length);
-  return Heads(qkv.data() + std::size_t(which) * width,
+  return Heads(qkv.data() + std::size_t(3 * first + which) * width,
                Kokkos::LayoutStride(std::size_t(shape.sequences), length * 3 * width, length, 3 * width,
                                     std::size_t(m_config.heads), head_dim, head_dim, 1));
 }
@@ -204,14 +205,19 @@ void GptModel<ExecutionSpace, T>::norm_forward(Matrix<T> const& x, Owner<T> cons
                              Vector<Compute>(out.mean.data(), rows), Vector<Compute>(out.rstd.data(), rows));
 }
 
+// The rows of QKV are the cache of keys and values: those of `before` tokens are kept, and the new ones come behind them.
 template <class ExecutionSpace, class T>
-void GptModel<ExecutionSpace, T>::forward(Tokens const& inputs, Shape const& shape, DropoutPlace const& place) {
+void GptModel<ExecutionSpace, T>::forward(Tokens const& inputs, Shape const& shape, DropoutPlace const& place,
+                                          std::int64_t before) {
   std::size_t const rows = std::size_t(shape.rows), width = std::size_t(m_config.width);
+  std::size_t const first = std::size_t(before);
   Matrix<T> const branch(m_branch.data(), rows, width);
+  Shape const seen{shape.sequences, shape.length + before, shape.rows + before};
   FlashAttentionOptions options;
-  options.causal = CausalMask::top_left;
+  options.causal = CausalMask::bottom_right;
 
-  embedding(m_space, inputs, m_parameters.wte, m_parameters.wpe, shape.length, branch);
+  Matrix<T> const positions(m_parameters.wpe.data() + first * width, m_parameters.wpe.extent(0) - first, width);
+  embedding(m_space, inputs, m_parameters.wte, positions, shape.length, branch);
   for (std::int64_t l = 0; l < m_config.layers; ++l) {
     auto const& weights = m_parameters.blocks[std::size_t(l)];
     auto const& block = m_blocks[std::size_t(l)];
@@ -220,12 +226,14 @@ void GptModel<ExecutionSpace, T>::forward(Tokens const& inputs, Shape const& sha
     norm_forward(branch, stream, weights.ln_1, row_dropout(place, places_per_block * l + before_ln_1, shape), shape,
                  block.ln_1);
     gemm_bias(m_space, Matrix<T>(block.ln_1.normalised.data(), rows, width), weights.attention_in.weight,
-              weights.attention_in.bias, Matrix<T>(block.qkv.data(), rows, 3 * width));
+              weights.attention_in.bias, Matrix<T>(block.qkv.data() + first * 3 * width, rows, 3 * width));
     options.dropout = attention_dropout(place, l, shape);
-    flash_attention_forward(m_space, heads_of(block.qkv, shape, 0), heads_of(block.qkv, shape, 1),
-                            heads_of(block.qkv, shape, 2), options, heads_of_output(block.attention, shape),
+    flash_attention_forward(m_space, heads_of(block.qkv, shape, 0, before), heads_of(block.qkv, seen, 1),
+                            heads_of(block.qkv, seen, 2), options, FlashAttentionExtras<ExecutionSpace, T>(),
+                            heads_of_output(block.attention, shape),
                             LogSumExp(block.log_sum_exp.data(), std::size_t(shape.sequences),
-                                      std::size_t(m_config.heads), std::size_t(shape.length)));
+                                      std::size_t(m_config.heads), std::size_t(shape.length)),
+                            m_workspace);
     gemm_bias(m_space, Matrix<T>(block.attention.data(), rows, width), weights.attention_out.weight,
               weights.attention_out.bias, branch);
 
@@ -365,13 +373,16 @@ void GptModel<ExecutionSpace, T>::loss_and_gradients(Tokens const& inputs, Token
 
 template <class ExecutionSpace, class T>
 void GptModel<ExecutionSpace, T>::next_token_logits(Tokens const& inputs,
-                                                    Kokkos::View<Compute*, MemorySpace> const& logits) {
+                                                    Kokkos::View<Compute*, MemorySpace> const& logits,
+                                                    std::int64_t before) {
   Kokkos::Profiling::ScopedRegion region("Sporos::gpt::next_token_logits");
   std::size_t const width = std::size_t(m_config.width), vocabulary = std::size_t(m_config.vocabulary);
   SPOROS_THROW_IF(logits.extent(0) != vocabulary, "logits has ", logits.extent(0), " elements, the vocabulary ",
                   vocabulary);
   Shape const shape = shape_of(inputs, std::int64_t(inputs.extent(0)));
-  forward(inputs, shape, {});
+  SPOROS_THROW_IF(before < 0 || before + shape.length > m_max_length, "there are ", shape.length, " tokens after ",
+                  before, "; the model was made for ", m_max_length);
+  forward(inputs, shape, {}, before);
   gemm(m_space, Transpose::no, Transpose::yes, 1.0,
        Matrix<T>(m_ln_f.normalised.data() + std::size_t(shape.rows - 1) * width, 1, width), m_parameters.wte, 0.0,
        Matrix<Compute>(logits.data(), 1, vocabulary));

@@ -92,8 +92,11 @@ class GptModel {
   void loss_and_gradients(Tokens const& inputs, Tokens const& targets, std::int64_t length, double scale,
                           DropoutPlace const& place, Loss const& loss, Ready const& ready = {});
 
-  /// The logits (vocabulary) of the token after `inputs`, one sequence
-  void next_token_logits(Tokens const& inputs, Kokkos::View<Compute*, MemorySpace> const& logits);
+  /// The logits (vocabulary) of the token after `inputs`, one sequence. Where `inputs` goes on with a sequence of which the
+  /// last calls had the first `before` tokens, keys and values of those are still there: only `inputs` is computed. Any other
+  /// call in between overwrites them.
+  void next_token_logits(Tokens const& inputs, Kokkos::View<Compute*, MemorySpace> const& logits,
+                         std::int64_t before = 0);
 
   GptConfig const& config() const { return m_config; }
   /// The longest sequence it takes
@@ -132,14 +135,14 @@ class GptModel {
   Dropout dropout(DropoutPlace const& place, std::int64_t where, std::int64_t elements_per_sequence) const;
   Dropout row_dropout(DropoutPlace const& place, std::int64_t where, Shape const& shape) const;
   Dropout attention_dropout(DropoutPlace const& place, std::int64_t layer, Shape const& shape) const;
-  Heads heads_of(Owner<T> const& qkv, Shape const& shape, std::int64_t which) const;
+  Heads heads_of(Owner<T> const& qkv, Shape const& shape, std::int64_t which, std::int64_t first = 0) const;
   Heads heads_of_output(Owner<T> const& output, Shape const& shape) const;
   NormActivations norm_activations(std::int64_t rows) const;
   template <class Element>
   Owner<Element> allocate(char const* label, std::int64_t count) const;
   std::int64_t chunk_rows(std::int64_t rows) const;
 
-  void forward(Tokens const& inputs, Shape const& shape, DropoutPlace const& place);
+  void forward(Tokens const& inputs, Shape const& shape, DropoutPlace const& place, std::int64_t before = 0);
   void norm_forward(Matrix<T> const& x, Owner<T> const* residual,
                     typename GptTensors<ExecutionSpace, T>::Norm const& norm, Dropout const& dropout,
                     Shape const& shape, NormActivations const& out);

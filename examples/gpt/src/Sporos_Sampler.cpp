@@ -50,11 +50,16 @@ std::vector<int> sample_tokens(ExecutionSpace const& space, GptModel<ExecutionSp
   auto const logits_host = Kokkos::create_mirror_view(logits);
 
   std::vector<int> text = prompt;
+  std::size_t seen = 0;  // tokens whose keys and values the model still has
   for (std::int64_t i = 0; i < options.tokens; ++i) {
-    std::size_t const length = std::min(text.size(), context);
+    // In a window that slides every token has a new position, and all are computed again.
+    if (text.size() > context) seen = text.size() - context;
+    std::size_t const before = text.size() > context ? 0 : seen, length = text.size() - seen;
     std::copy(text.end() - std::ptrdiff_t(length), text.end(), window_host.data());
     Kokkos::deep_copy(space, window, window_host);
-    model.next_token_logits(Kokkos::subview(window, Kokkos::pair<std::size_t, std::size_t>(0, length)), logits);
+    model.next_token_logits(Kokkos::subview(window, Kokkos::pair<std::size_t, std::size_t>(0, length)), logits,
+                            std::int64_t(before));
+    seen = text.size();
     Kokkos::deep_copy(space, logits_host, logits);
     space.fence("Sporos::gpt::sample_tokens: logits are read on the host");
     std::vector<double> const values(logits_host.data(), logits_host.data() + logits_host.extent(0));

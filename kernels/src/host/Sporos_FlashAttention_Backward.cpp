@@ -3,6 +3,7 @@
 
 // Compiled once per instruction-set level, with -DSPOROS_LEVEL=... and the level's -march.
 #include "impl/Sporos_FlashAttention_BackwardTile.hpp"
+#include "impl/Sporos_FlashAttention_BiasGradientTile.hpp"
 #include "impl/Sporos_FlashAttention_HeadDim.hpp"
 #include "impl/Sporos_FlashAttention_Host.hpp"
 #include "tile/Sporos_Tile_Host.hpp"
@@ -37,25 +38,26 @@ struct Backward {
     return with_head_dim(arguments.head_dim, [&](auto dim) { return sizeof(typename Tile<dim>::Scratch); });
   }
 
-  /// Σ dO ∘ O, because Σ_j P_ij dP_ij = Σ_d O_id dO_id, with dropout too
+  /// Σ dO ∘ O, because Σ_j P_ij dP_ij = Σ_d O_id dO_id, with dropout too; less dLSE, because dLSE/dS = P
   static void prepare(Arguments const& arguments, int batch, int head, int block) {
-    auto const& forward = arguments.forward;
-    int const rows = tiling(forward).queries;
-    FlashAttentionHead<T> const problem(forward, batch, head);
+    FlashAttentionHead<T> const problem(arguments.forward, batch, head);
+    int const rows = arguments.query_block, first = block * rows;
+    if (first >= problem.queries()) return;
     Matrix<T> const o = problem.o();
     Matrix<T const> const d_o = problem.of_query_head(arguments.d_o);
     Matrix<C> const lse = problem.lse();
-    std::int64_t const from = row_of(arguments, batch, head);
-    C* const lse_log2 = arguments.lse_log2 + from;
-    C* const delta = arguments.delta + from;
-    for (int i = block * rows; i < (block + 1) * rows; ++i) {
-      bool const exists = i < forward.queries;
+    Matrix<C const> const d_lse = problem.rows_of_head(arguments.d_lse);
+    C* const lse_log2 = arguments.lse_log2 + problem.padded_row(arguments);
+    C* const delta = arguments.delta + problem.padded_row(arguments);
+    for (int i = first; i < first + rows; ++i) {
+      bool const exists = i < problem.queries();
       C const value = exists ? *lse.row(i) : -infinity<C>;
       lse_log2[i] = value == -infinity<C> ? infinity<C> : value * log2_e<C>;
-      delta[i] = exists ? dot<C>(o.row(i), d_o.row(i), forward.head_dim) : C(0);
+      delta[i] = exists ? dot<C>(o.row(i), d_o.row(i), o.columns) : C(0);
+      if (exists && arguments.d_lse.data) delta[i] -= *d_lse.row(i);
     }
     for (int slot = 0; slot < arguments.slots; ++slot) {
-      C* const sums = sums_of(arguments, batch, head, block, slot);
+      C* const sums = problem.dq_sums(arguments, slot).row(first);
       for (int i = 0; i < rows * arguments.padded_head_dim; ++i) sums[i] = C(0);
     }
   }
@@ -68,38 +70,46 @@ struct Backward {
   }
 
   static void finish(Arguments const& arguments, int batch, int head, int block) {
-    auto const& forward = arguments.forward;
-    int const rows = tiling(forward).queries;
-    C* const sums = sums_of(arguments, batch, head, block, 0);
+    FlashAttentionHead<T> const problem(arguments.forward, batch, head);
+    int const rows = arguments.query_block, first = block * rows;
+    if (first >= problem.queries()) return;
+    C* const sums = problem.dq_sums(arguments, 0).row(first);
     for (int slot = 1; slot < arguments.slots; ++slot) {
-      C const* const others = sums_of(arguments, batch, head, block, slot);
+      C const* const others = problem.dq_sums(arguments, slot).row(first);
       for (int i = 0; i < rows * arguments.padded_head_dim; ++i) sums[i] += others[i];
     }
-    Matrix<T> const dq = FlashAttentionHead<T>(forward, batch, head).of_query_head(arguments.dq);
-    int const first = block * rows;
+    Matrix<T> const dq = problem.of_query_head(arguments.dq);
     unpack_panels(dq.row(first), dq.stride, sums, rows, arguments.padded_head_dim, dq.rows - first, dq.columns,
-                  forward.scale);
+                  arguments.forward.scale);
   }
 
-  static constexpr Impl::FlashAttentionBackwardHostKernel<T> kernel{tiling, scratch_bytes, prepare, slot, finish};
+  template <int HeadDim>
+  using BiasTile = FlashAttentionBiasGradientTile<Arch::Host, T, HeadDim>;
 
- private:
-  static std::int64_t row_of(Arguments const& arguments, int batch, int head) {
-    return (std::int64_t(batch) * arguments.forward.heads + head) * arguments.padded_queries;
+  static int bias_tiles(FlashAttentionArguments<T> const& arguments) {
+    return with_head_dim(arguments.head_dim, [&](auto dim) { return BiasTile<dim>::tiles(arguments); });
   }
 
-  static C* sums_of(Arguments const& arguments, int batch, int head, int block, int slot) {
-    std::int64_t const rows =
-        std::int64_t(arguments.forward.batch) * arguments.forward.heads * arguments.padded_queries;
-    std::int64_t const row = slot * rows + row_of(arguments, batch, head) + block * tiling(arguments.forward).queries;
-    return arguments.dq_sums + row * arguments.padded_head_dim;
+  static std::size_t bias_scratch_bytes(FlashAttentionArguments<T> const& arguments) {
+    return with_head_dim(arguments.head_dim, [&](auto dim) { return sizeof(typename BiasTile<dim>::Scratch); });
   }
+
+  static void bias_tile(Arguments const& arguments, int bias_batch, int bias_head, int tile, void* scratch) {
+    with_head_dim(arguments.forward.head_dim, [&](auto dim) {
+      Team<Arch::Host> team;
+      BiasTile<dim>(team, *static_cast<typename BiasTile<dim>::Scratch*>(scratch))
+          .consume(arguments, bias_batch, bias_head, tile);
+    });
+  }
+
+  static constexpr Impl::FlashAttentionBackwardHostKernel<T> kernel{
+      tiling, scratch_bytes, prepare, slot, finish, bias_tiles, bias_scratch_bytes, bias_tile};
 };
 
 }  // namespace
 
 Impl::FlashAttentionBackwardHostKernels flash_attention_backward_kernels_of_level() {
-  return {Backward<double>::kernel, Backward<float>::kernel, Backward<bfloat16>::kernel};
+  return {Backward<double>::kernel, Backward<float>::kernel, Backward<bfloat16>::kernel, Backward<float16>::kernel};
 }
 
 }  // namespace Sporos::inline SPOROS_LEVEL

@@ -23,10 +23,12 @@ struct Forward {
     return with_head_dim(arguments.head_dim, [&](auto dim) { return sizeof(typename Tile<dim>::Scratch); });
   }
 
-  static void tile(FlashAttentionArguments<T> const& arguments, int batch, int head, int tile, void* scratch) {
+  static void tile(FlashAttentionArguments<T> const& arguments, int batch, int head, int tile, int split,
+                   void* scratch) {
     with_head_dim(arguments.head_dim, [&](auto dim) {
       Team<Arch::Host> team;
-      Tile<dim>(team, *static_cast<typename Tile<dim>::Scratch*>(scratch)).consume({arguments, batch, head}, tile);
+      Tile<dim>(team, *static_cast<typename Tile<dim>::Scratch*>(scratch))
+          .consume({arguments, batch, head, split}, tile);
     });
   }
 
@@ -36,7 +38,7 @@ struct Forward {
 }  // namespace
 
 Impl::FlashAttentionForwardHostKernels flash_attention_forward_kernels_of_level() {
-  return {Forward<double>::kernel, Forward<float>::kernel, Forward<bfloat16>::kernel};
+  return {Forward<double>::kernel, Forward<float>::kernel, Forward<bfloat16>::kernel, Forward<float16>::kernel};
 }
 
 }  // namespace Sporos::inline SPOROS_LEVEL

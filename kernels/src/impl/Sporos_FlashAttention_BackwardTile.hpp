@@ -4,6 +4,7 @@
 #define SPOROS_FLASHATTENTION_BACKWARDTILE_HPP
 
 #include "impl/Sporos_FlashAttention_Problem.hpp"
+#include "impl/Sporos_FlashAttention_Scores.hpp"
 #include "impl/Sporos_FlashAttention_TileShape.hpp"
 #include "impl/Sporos_OnlineSoftmax.hpp"
 #include "tile/Sporos_Tile.hpp"
@@ -12,12 +13,12 @@ namespace Sporos::inline SPOROS_LEVEL {
 
 /// Flash attention backward for the key tiles of one slot of one head of K and V, the same text for every architecture:
 ///
-///     P = exp(scale · Q Kᵀ − LSE),   dV = (Z ∘ P)ᵀ dO,   dS = P ∘ (Z ∘ dO Vᵀ − δ),   dK = scale · dSᵀ Q,   dQ = scale · dS K
+///     P = exp(S − LSE),   dV = (Z ∘ P)ᵀ dO,   dS = P ∘ (Z ∘ dO Vᵀ − δ),   dK = scale · dSᵀ Q,   dQ = scale · dS K
 ///
-/// Algorithm 2 of FlashAttention-2 (arXiv:2307.08691): keys stay, queries stream past; δ = Σ dO ∘ O comes from a pass
-/// before. Fragments stand transposed, keys are their rows: so P and dS are left factors as they lie. Query heads that share
+/// with S = scale · Q Kᵀ and what AnyScores says, whose derivative dS is multiplied by. Algorithm 2 of FlashAttention-2
+/// (arXiv:2307.08691): keys stay, queries stream past; δ = Σ dO ∘ O, less the gradient of LSE, comes from a pass before. Fragments stand transposed, keys are their rows: so P and dS are left factors as they lie. Query heads that share
 /// K and V follow one another over the same dK and dV, without atomics: the result is the same bit for bit in every run.
-template <class Arch, class T, int HeadDim>
+template <class Arch, class T, int HeadDim, class Scores = AnyScores>
   requires TileArchitecture<Arch, T>
 class FlashAttentionBackwardTile {
  public:
@@ -61,7 +62,7 @@ class FlashAttentionBackwardTile {
 
   /// The producer's role, see FlashAttentionForwardTile
   SPOROS_FUNCTION void produce(FlashAttentionBackwardArguments<T> const& arguments, int batch, int kv_head, int slot) {
-    for_each_tile(arguments, slot, [&](int tile) {
+    for_each_tile(arguments, batch, slot, [&](int tile) {
       open_tile(arguments, batch, kv_head, tile);
       m_keys.load(tile);
       m_values.load(tile);
@@ -79,7 +80,7 @@ class FlashAttentionBackwardTile {
 
   /// The consumer's role: dK and dV of the slot's tiles, and their share of dQ.
   SPOROS_FUNCTION void consume(FlashAttentionBackwardArguments<T> const& arguments, int batch, int kv_head, int slot) {
-    for_each_tile(arguments, slot, [&](int tile) {
+    for_each_tile(arguments, batch, slot, [&](int tile) {
       open_tile(arguments, batch, kv_head, tile);
       m_keys.prefetch(tile);
       m_values.prefetch(tile);
@@ -114,7 +115,7 @@ class FlashAttentionBackwardTile {
     BlockRange const blocks = open_queries(arguments, batch, query_head, tile);
     int const first_key = tile * keys;
     BlockRange const unmasked = head.unmasked_query_blocks(first_key, keys, queries);
-    Matrix<C> const dq_sums = of_slot(arguments, batch, query_head, slot);
+    Matrix<C> const dq_sums = head.dq_sums(arguments, slot);
 
     Fragment<Arch, C, keys, queries> S(m_team), dP(m_team);
     Probabilities P(m_team, m_scratch.probabilities);
@@ -133,24 +134,9 @@ class FlashAttentionBackwardTile {
       prefetch(n - 1);
 
       join<1>(S);
-      exp2_columns(S, head.scale() * log2_e<C>, lse);
-      if (!unmasked.contains(n))
-        map(S, [&](int row, int column, C p) { return head.allows(n * queries + column, first_key + row) ? p : C(0); });
-
-      // Where P = 0 a masked dP may be anything, and a select keeps it out.
+      probabilities<Scores>(S, head, first_key, n * queries, unmasked.contains(n), lse);
       join<0>(dP);
-      if (head.drops()) {
-        // What is dropped is marked by its sign: the mask is needed twice, and numbers are drawn once.
-        C const keep_scale = head.keep_scale();
-        scale_dropped(S, C(-1), head.mask_of_keys(first_key, n * queries));
-        update(dP, S, [&](int, int column, C& dp, C& p) {
-          C const factor = (p < C(0) ? C(0) : dp * keep_scale) - delta(column);
-          dp = p == C(0) ? C(0) : (p < C(0) ? -p : p) * factor;
-          p = p < C(0) ? C(0) : p;
-        });
-      } else {
-        update(dP, S, [&](int, int column, C& dp, C& p) { dp = p == C(0) ? C(0) : p * (dp - delta(column)); });
-      }
+      score_gradients<Scores>(dP, S, head, first_key, n * queries, lse, delta);
       convert(P, S);
       convert(dS, dP);
 
@@ -185,25 +171,11 @@ class FlashAttentionBackwardTile {
                                           int query_head, int tile) {
     FlashAttentionHead<T> const head(arguments.forward, batch, query_head);
     BlockRange const blocks = head.visible_query_blocks(tile * keys, keys, queries);
-    std::int64_t const row = row_of(arguments, batch, query_head);
     m_queries.open(head.q(), blocks);
     m_output_gradients.open(head.of_query_head(arguments.d_o), blocks);
-    m_lse.open({arguments.lse_log2 + row, 1, arguments.padded_queries, 1}, blocks);
-    m_delta.open({arguments.delta + row, 1, arguments.padded_queries, 1}, blocks);
+    m_lse.open(head.padded_rows(arguments, arguments.lse_log2), blocks);
+    m_delta.open(head.padded_rows(arguments, arguments.delta), blocks);
     return blocks;
-  }
-
-  SPOROS_FUNCTION static Matrix<C> of_slot(FlashAttentionBackwardArguments<T> const& arguments, int batch,
-                                           int query_head, int slot) {
-    auto const& a = arguments.forward;
-    std::int64_t const rows = std::int64_t(a.batch) * a.heads * arguments.padded_queries;  // of one slot
-    std::int64_t const row = slot * rows + row_of(arguments, batch, query_head);
-    return {arguments.dq_sums + row * HeadDim, HeadDim, arguments.padded_queries, HeadDim};
-  }
-
-  SPOROS_FUNCTION static std::int64_t row_of(FlashAttentionBackwardArguments<T> const& arguments, int batch,
-                                             int query_head) {
-    return (std::int64_t(batch) * arguments.forward.heads + query_head) * arguments.padded_queries;
   }
 
   SPOROS_FUNCTION static int group(FlashAttentionBackwardArguments<T> const& arguments) {
@@ -219,8 +191,10 @@ class FlashAttentionBackwardTile {
 
   /// To and fro over the slots, because causal tiles differ in cost
   template <class F>
-  SPOROS_FUNCTION static void for_each_tile(FlashAttentionBackwardArguments<T> const& arguments, int slot, F const& f) {
-    int const end = tiles(arguments.forward);
+  SPOROS_FUNCTION static void for_each_tile(FlashAttentionBackwardArguments<T> const& arguments, int batch, int slot,
+                                            F const& f) {
+    int const rows = FlashAttentionHead<T>(arguments.forward, batch, 0).keys();
+    int const end = rows / keys + (rows % keys != 0);
     for (int round = 0; round * arguments.slots < end; ++round) {
       int const tile = round * arguments.slots + (round % 2 == 0 ? slot : arguments.slots - 1 - slot);
       if (tile < end) f(tile);

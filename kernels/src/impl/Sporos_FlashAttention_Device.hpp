@@ -6,7 +6,7 @@
 #include "impl/Sporos_FlashAttention_Problem.hpp"
 
 // Flash attention on a GPU. Instantiated for Kokkos::DefaultExecutionSpace where that is one, and T = double, float,
-// bfloat16; head dimensions up to 256.
+// bfloat16, float16; head dimensions up to 256.
 namespace Sporos::Impl {
 
 /// O and LSE
@@ -16,7 +16,7 @@ void flash_attention_forward_device(ExecutionSpace const& space, FlashAttentionA
 /// How the backward pass divides its work, which decides what it needs of a workspace
 struct FlashAttentionBackwardPlan {
   int slots;
-  int padded_queries;
+  int query_block;
   int padded_head_dim;
 };
 

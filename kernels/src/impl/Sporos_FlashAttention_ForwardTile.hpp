@@ -4,6 +4,7 @@
 #define SPOROS_FLASHATTENTION_FORWARDTILE_HPP
 
 #include "impl/Sporos_FlashAttention_Problem.hpp"
+#include "impl/Sporos_FlashAttention_Scores.hpp"
 #include "impl/Sporos_FlashAttention_TileShape.hpp"
 #include "impl/Sporos_OnlineSoftmax.hpp"
 #include "tile/Sporos_Tile.hpp"
@@ -12,11 +13,11 @@ namespace Sporos::inline SPOROS_LEVEL {
 
 /// Flash attention forward for one tile of queries of one head, the same text for every architecture:
 ///
-///     O = Z ∘ softmax(scale · Q Kᵀ) V,   LSE = log Σ exp(scale · Q Kᵀ),   Z = dropout mask / (1 − p)
+///     O = Z ∘ softmax(S) V,   LSE = log Σ exp(S),   S = scale · Q Kᵀ and what AnyScores says,   Z = dropout mask / (1 − p)
 ///
 /// Algorithm 1 of FlashAttention-2 (arXiv:2307.08691), in the order of FlashAttention-3 (arXiv:2407.08608, section 3.2):
 /// the product O += P V of one block is under way while the softmax of the next is computed.
-template <class Arch, class T, int HeadDim>
+template <class Arch, class T, int HeadDim, class Scores = AnyScores>
   requires TileArchitecture<Arch, T>
 class FlashAttentionForwardTile {
  public:
@@ -70,9 +71,10 @@ class FlashAttentionForwardTile {
     Fragment<Arch, C, queries, keys> S(m_team);
     Probabilities P(m_team, m_scratch.probabilities);
     Fragment<Arch, C, queries, HeadDim> O(m_team);
-    OnlineSoftmax<Arch, C, queries> softmax(head.scale());
+    OnlineSoftmax<Arch, C, queries> softmax(Scores::softmax_scale(head));
     fill(O, C(0));
 
+    auto const modify = [&](int n) { Scores::modify_queries(S, head, first_query, n * keys); };
     auto const mask = [&](int n) {
       map(S, [&](int row, int column, C score) {
         return head.allows(first_query + row, n * keys + column) ? score : -infinity<C>;
@@ -95,6 +97,7 @@ class FlashAttentionForwardTile {
       m_values.prefetch(n);
       join<0>(S);
       m_keys.release(n);
+      modify(n);
       mask(n);
       softmax.exact(S);
       drop(n);
@@ -112,11 +115,13 @@ class FlashAttentionForwardTile {
         mma_ab(O, P, V, band(n + 1));
 
         join<1>(S);
+        modify(n);
         if (unmasked.contains(n)) {
           bool const fits = softmax.optimistic(S);
           join<0>(O, P);
           if (!fits) {  // rare; S is computed again, which costs less than keeping it
             mma_abt_diverged(S, Q, K);
+            modify(n);
             scale_rows(O, softmax.exact(S));
           }
         } else {
@@ -138,13 +143,16 @@ class FlashAttentionForwardTile {
     m_queries.release(tile);
 
     RowVector<Arch, C, queries> inverse_sum, log_sum;
-    softmax.finish(inverse_sum, log_sum);
+    softmax.finish(head.sink(), inverse_sum, log_sum);
     if (head.drops()) {
       C const keep_scale = head.keep_scale();
       for_each_row([=](C& inverse) { inverse *= keep_scale; }, inverse_sum);
     }
     scale_rows(O, inverse_sum);
-    store_rows(m_team, head.o(), first_query, O);
+    if (head.stores_partial_o())
+      store_rows(m_team, head.partial_o(), first_query, O);
+    else
+      store_rows(m_team, head.o(), first_query, O);
     store_rows(m_team, head.lse(), first_query, log_sum);
   }
 

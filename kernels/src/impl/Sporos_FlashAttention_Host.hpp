@@ -16,12 +16,13 @@ template <class T>
 struct FlashAttentionForwardHostKernel {
   int (*tiles)(FlashAttentionArguments<T> const&);  // of queries in one head
   std::size_t (*scratch_bytes)(FlashAttentionArguments<T> const&);
-  void (*tile)(FlashAttentionArguments<T> const&, int batch, int head, int tile, void* scratch);
+  void (*tile)(FlashAttentionArguments<T> const&, int batch, int head, int tile, int split, void* scratch);
 };
 
 struct FlashAttentionForwardHostKernels : FlashAttentionForwardHostKernel<double>,
                                           FlashAttentionForwardHostKernel<float>,
-                                          FlashAttentionForwardHostKernel<bfloat16> {};
+                                          FlashAttentionForwardHostKernel<bfloat16>,
+                                          FlashAttentionForwardHostKernel<float16> {};
 
 template <class T>
 struct FlashAttentionBackwardHostKernel {
@@ -32,11 +33,16 @@ struct FlashAttentionBackwardHostKernel {
   void (*slot)(FlashAttentionBackwardArguments<T> const&, int batch, int kv_head, int slot, void* scratch);
   /// After: dQ of a block of queries from the sums of all slots, in their order
   void (*finish)(FlashAttentionBackwardArguments<T> const&, int batch, int head, int block);
+  /// After `prepare`: the gradient of the bias, one tile of one matrix of it
+  int (*bias_tiles)(FlashAttentionArguments<T> const&);
+  std::size_t (*bias_scratch_bytes)(FlashAttentionArguments<T> const&);
+  void (*bias_tile)(FlashAttentionBackwardArguments<T> const&, int bias_batch, int bias_head, int tile, void* scratch);
 };
 
 struct FlashAttentionBackwardHostKernels : FlashAttentionBackwardHostKernel<double>,
                                            FlashAttentionBackwardHostKernel<float>,
-                                           FlashAttentionBackwardHostKernel<bfloat16> {};
+                                           FlashAttentionBackwardHostKernel<bfloat16>,
+                                           FlashAttentionBackwardHostKernel<float16> {};
 
 }  // namespace Sporos::Impl
 

@@ -54,14 +54,19 @@ class OnlineSoftmax {
     return factor;
   }
 
-  /// 1 / l, and the natural log Σ e^s; 0 and −∞ for a row that saw no key
-  SPOROS_FUNCTION void finish(RowVector<Arch, C, Rows>& inverse_sum, RowVector<Arch, C, Rows>& log_sum) const {
+  /// What O is to be multiplied by, 1 / l, and the natural log Σ e^s; 0 and −∞ for a row that saw no key. Both sums count
+  /// one more score, the sink, which may be −∞.
+  SPOROS_FUNCTION void finish(C sink, RowVector<Arch, C, Rows>& inverse_sum, RowVector<Arch, C, Rows>& log_sum) const {
     auto const sum = total(m_sum);
+    C const sink_log2 = sink * log2_e<C>;
     for_each_row(
-        [](C sum, C reference, C& inverse, C& log) {
+        [=](C of_keys, C reference, C& inverse, C& log) {
+          C const raised = Arch::max(reference, Arch::ceil(sink_log2));
+          C const factor = Arch::exp2(reference - raised);
+          C const sum = of_keys * factor + Arch::exp2(sink_log2 - raised);
           bool const empty = sum == C(0);  // not !(sum > 0): a NaN has to come through
-          inverse = empty ? C(0) : C(1) / sum;
-          log = empty ? -infinity<C> : (reference + Arch::log2(sum)) * ln_2<C>;
+          inverse = empty ? C(0) : factor / sum;
+          log = empty ? -infinity<C> : (raised + Arch::log2(sum)) * ln_2<C>;
         },
         sum, m_reference, inverse_sum, log_sum);
   }
@@ -72,8 +77,8 @@ class OnlineSoftmax {
   static constexpr C no_reference = C(-0x1p126);
 
   /// One lane's sum over one block that still fits. Any bound below 2^127 / (keys · |V|) keeps float sums finite; P as
-  /// bfloat16 is as precise at 2^16 as at 1. An 8-bit P needs its format's largest value here.
-  static constexpr C largest_sum = C(0x1p16);
+  /// bfloat16 is as precise at 2^15 as at 1, and as float16 may not be larger. An 8-bit P needs its format's largest value.
+  static constexpr C largest_sum = C(0x1p15);
 
   C m_scale;
   RowVector<Arch, C, Rows> m_reference;
