@@ -113,9 +113,8 @@ struct SumOfLevels {
 /// ranks and in every run, whatever the sizes of buckets and units.
 ///
 /// With `tree_leaves` the order does not even depend on the number of ranks: the contributions of a step, counted through, are
-/// the leaves of a binary tree. A node over leaves [j·2^l, (j+1)·2^l) is the sum of its two halves; a node that has no right
-/// half yet at the end is added to its left neighbour, from the right. An owner keeps one sum for each of the
-/// ⌊log₂ leaves⌋ + 1 levels.
+/// the leaves of a binary tree: the left half of n leaves are as many as the largest power of two below n. An owner keeps one
+/// sum for each of the ⌊log₂ leaves⌋ + 1 levels.
 ///
 /// Owners receive the contributions of all ranks and add them, so each element travels once, as in a reduce-scatter. On a GPU
 /// this happens on an instance of its own beside the kernels; by NCCL or RCCL if Sporos was built with it and every rank has a
@@ -165,8 +164,8 @@ class GradientReducer {
     auto const others = std::int64_t(communicator.size() - 1);
     for (Slot& slot : m_slots) {
       slot.exchange.emplace(m_communicator, m_collectives, m_copy_space);
-      slot.received = Gradients(view_alloc("Sporos::GradientReducer::received"),
-                                std::size_t(others * std::min(m_bucket, longest)));
+      slot.received =
+          Gradients(view_alloc("Sporos::GradientReducer::received"), std::size_t(others * std::min(m_bucket, longest)));
     }
     if (options.tree_leaves > 0) {
       m_level_size = mine;
@@ -205,8 +204,8 @@ class GradientReducer {
     SPOROS_THROW_IF(m_reported[unit], "unit ", unit, " was reported before in this round");
     bool const contributes = contribution_of(m_round, m_communicator.rank()) >= 0;
     SPOROS_THROW_IF(contributes != (gradients != nullptr), "rank ", m_communicator.rank(),
-                    contributes ? " contributes to" : " does not contribute to",
-                    " this round, but reports unit ", unit, gradients ? " with gradients" : " without gradients");
+                    contributes ? " contributes to" : " does not contribute to", " this round, but reports unit ", unit,
+                    gradients ? " with gradients" : " without gradients");
     m_reported[unit] = true;
     m_produced.record(m_space);
     m_produced.hold_back(m_copy_space);
@@ -385,12 +384,11 @@ class GradientReducer {
   void add(Bucket const& bucket) {
     Interval const mine = part_of(bucket, m_communicator.rank());
     C* const own = bucket.gradients ? bucket.gradients + (mine.first - m_units[bucket.unit].first) : nullptr;
-    Impl::Contributions<C> const contributions{
-        .count = int(bucket.round.contributors.size()),
-        .own = contribution_of(bucket.round, m_communicator.rank()),
-        .own_gradient = own,
-        .received = slot_of(bucket).received.data(),
-        .stride = mine.size()};
+    Impl::Contributions<C> const contributions{.count = int(bucket.round.contributors.size()),
+                                               .own = contribution_of(bucket.round, m_communicator.rank()),
+                                               .own_gradient = own,
+                                               .received = slot_of(bucket).received.data(),
+                                               .stride = mine.size()};
     if (m_options.tree_leaves > 0) {
       C* const levels = m_levels.data() + m_owned[bucket.unit].offset + bucket.begin;
       launch("Sporos::GradientReducer::add_leaves", mine.size(),
@@ -400,8 +398,7 @@ class GradientReducer {
     C* const sum = sum_of(bucket);
     bool const is_there = bucket.round.is_first && contributions.count == 1 && own == sum;
     if (is_there) return;
-    launch("Sporos::GradientReducer::sum", mine.size(),
-           Impl::SumInOrder<C>{contributions, bucket.round.is_first, sum});
+    launch("Sporos::GradientReducer::sum", mine.size(), Impl::SumInOrder<C>{contributions, bucket.round.is_first, sum});
   }
 
   void sum_levels() {
@@ -442,7 +439,7 @@ class GradientReducer {
   Gradients m_levels;  // (levels, the parts of this rank)
   std::int64_t m_level_size = 0;
 
-  std::deque<Bucket> m_buckets;  // under way or waiting for a slot
+  std::deque<Bucket> m_buckets;            // under way or waiting for a slot
   std::vector<std::int64_t> m_unfinished;  // buckets of each unit
   std::int64_t m_next_number = 0;
   Impl::Event<ExecutionSpace> m_produced, m_returned;

@@ -92,8 +92,8 @@ class UnitPool {
     for (Buffer* const buffer : of_size(size))
       if (!buffer->user) return lend(user, *buffer);
     Buffer& made = m_buffers.emplace_back();
-    made.elements = decltype(made.elements)(Kokkos::view_alloc(m_space, Kokkos::WithoutInitializing, m_label),
-                                            std::size_t(size));
+    made.elements =
+        decltype(made.elements)(Kokkos::view_alloc(m_space, Kokkos::WithoutInitializing, m_label), std::size_t(size));
     return lend(user, made);
   }
 
@@ -146,7 +146,7 @@ class ShardedAccess final : public StateAccess<ExecutionSpace, T> {
   /// The state must have been made for this communicator's rank and size.
   ShardedAccess(Communicator const& communicator, State const& state, Options const& options)
       : Base(state, false),
-        m_communicator(communicator.duplicate()),
+        m_communicator(checked(communicator, state).duplicate()),
         m_collectives(m_communicator),
         m_copy_space(Impl::copy_instance(state.space())),
         m_accumulates(!state.is_shared(ZeroStage::gradients) && options.tree_leaves == 0),
@@ -158,9 +158,6 @@ class ShardedAccess final : public StateAccess<ExecutionSpace, T> {
         m_contribution(m_units.size(), nullptr),
         m_lent(m_units.size(), nullptr),
         m_touched(m_units.size(), false) {
-    SPOROS_THROW_IF(state.sharding().rank != communicator.rank() || state.sharding().ranks != communicator.size(),
-                    "the state was made for rank ", state.sharding().rank, " of ", state.sharding().ranks,
-                    ", the communicator has rank ", communicator.rank(), " of ", communicator.size());
     for (auto& exchange : m_exchanges) exchange.emplace(m_communicator, m_collectives, m_copy_space);
   }
 
@@ -255,9 +252,16 @@ class ShardedAccess final : public StateAccess<ExecutionSpace, T> {
   /// Where the gathering of a unit is
   struct Gathered {
     bool is_here = false;
-    std::optional<std::size_t> exchange;            ///< on its way by this one
+    std::optional<std::size_t> exchange;              ///< on its way by this one
     typename GatheredPool::Buffer* buffer = nullptr;  ///< in stage 3
   };
+
+  static Communicator const& checked(Communicator const& communicator, State const& state) {
+    SPOROS_THROW_IF(state.sharding().rank != communicator.rank() || state.sharding().ranks != communicator.size(),
+                    "the state was made for rank ", state.sharding().rank, " of ", state.sharding().ranks,
+                    ", the communicator has rank ", communicator.rank(), " of ", communicator.size());
+    return communicator;
+  }
 
   static bool contains(std::vector<int> const& ranks, int rank) {
     return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
@@ -282,8 +286,8 @@ class ShardedAccess final : public StateAccess<ExecutionSpace, T> {
     OwnedPart const& mine = m_state.owned()[unit];
     auto const own = m_state.part(m_state.parameters(), mine);
     if (gathered.buffer)
-      Kokkos::deep_copy(m_copy_space,
-                        Unmanaged<T>(place + (mine.range.first - m_units[unit].first), own.extent(0)), own);
+      Kokkos::deep_copy(m_copy_space, Unmanaged<T>(place + (mine.range.first - m_units[unit].first), own.extent(0)),
+                        own);
     typename Exchange::Messages sends, receives;
     for (int distance = 1; distance < size; ++distance) {
       int const other = (rank + distance) % size;
@@ -338,7 +342,7 @@ class ShardedAccess final : public StateAccess<ExecutionSpace, T> {
   std::vector<int> m_step_contributors;
   std::vector<Compute*> m_contribution;  // of each unit in this round
   std::vector<typename GradientPool::Buffer*> m_lent;
-  std::vector<bool> m_touched;           // whether a unit has been added to in this step
+  std::vector<bool> m_touched;  // whether a unit has been added to in this step
   std::int64_t m_next_leave = 0;
   bool m_reduces = false;
 };

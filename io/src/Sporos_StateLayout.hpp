@@ -73,8 +73,9 @@ class StateLayout {
   /// The units in order; together they are the flat index space.
   std::vector<Interval> units() const;
 
-  /// The part of a unit that `rank` of `ranks` owns: disjoint, in rank order, together all of it, lengths that differ by at
-  /// most `granule`. Empty for some ranks where the unit has fewer granules than there are ranks.
+  /// The part of a unit that `rank` of `ranks` owns: disjoint, in rank order, together all of it. The ranks have equal numbers of
+  /// granules or one more, rank 0 as many as any; a unit may end with an incomplete one. Ranks beyond the number of granules
+  /// own nothing.
   Interval owned(std::size_t unit, int rank, int ranks) const;
 
   /// All that a rank owns, unit by unit
