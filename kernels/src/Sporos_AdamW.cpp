@@ -32,9 +32,8 @@ void squared_norms(ExecutionSpace const& space, std::int64_t size, std::int64_t 
 #define SPOROS_INSTANTIATE_REDUCE(ExecutionSpace, C, reduction)                                              \
   template void reduce<reduction, ExecutionSpace, C>(ExecutionSpace const&, std::int64_t, C const*, double*, \
                                                      Workspace<ExecutionSpace>&);
-#define SPOROS_INSTANTIATE_NORMS(ExecutionSpace, C)                                                            \
-  template void squared_norms<ExecutionSpace, C>(ExecutionSpace const&, std::int64_t, std::int64_t, C const*, \
-                                                 double*);
+#define SPOROS_INSTANTIATE_NORMS(ExecutionSpace, C) \
+  template void squared_norms<ExecutionSpace, C>(ExecutionSpace const&, std::int64_t, std::int64_t, C const*, double*);
 #define SPOROS_INSTANTIATE(ExecutionSpace)                                     \
   SPOROS_INSTANTIATE_ADAMW(ExecutionSpace, double)                             \
   SPOROS_INSTANTIATE_ADAMW(ExecutionSpace, float)                              \
