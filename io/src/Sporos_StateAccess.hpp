@@ -311,14 +311,18 @@ class ShardedAccess final : public StateAccess<ExecutionSpace, T> {
     m_arrived.hold_back(m_state.space());
   }
 
-  /// A buffer that nobody uses, or one that has been sent. Two of a size will do: one is written, the other is on its way.
+  /// A buffer that nobody uses, or one that has been sent. Two will do for units of one size: one is written, the other is on
+  /// its way.
   typename GradientPool::Buffer& lend_gradients(std::size_t unit) {
     std::int64_t const size = m_units[unit].size();
     typename GradientPool::Buffer* oldest = nullptr;
     auto const buffers = m_gradient_pool.of_size(size);
     for (auto* const buffer : buffers)
       if (buffer->leaves >= 0 && (!oldest || buffer->leaves < oldest->leaves)) oldest = buffer;
-    if (oldest && (buffers.size() >= 2 || m_reducer.is_finished(*oldest->user))) {
+    auto const units_of_size =
+        std::count_if(m_units.begin(), m_units.end(), [&](Interval const& one) { return one.size() == size; });
+    std::size_t const enough = units_of_size == 1 ? 1 : 2;
+    if (oldest && (buffers.size() >= enough || m_reducer.is_finished(*oldest->user))) {
       m_reducer.wait(*oldest->user);
       return GradientPool::lend(unit, *oldest);
     }

@@ -226,7 +226,7 @@ TEMPLATE_TEST_CASE("A checkpoint of any stage and number of ranks is read in any
     function(a.first_moment(), b.first_moment());
     function(a.second_moment(), b.second_moment());
   };
-  for (int writers = 1; writers <= world.size(); ++writers)
+  for (int const writers : {1, world.size()})
     for (int stage = 0; stage <= 3; ++stage) {
       std::string const path = directory / (std::to_string(writers) + "-" + std::to_string(stage));
       if (auto const some = first_ranks(writers)) {
