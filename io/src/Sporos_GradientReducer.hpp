@@ -362,8 +362,8 @@ class GradientReducer {
       int const other = (rank + distance) % size;
       Interval const theirs = part_of(bucket, other);
       if (is_sum) {
-        C* const place = bucket.gradients + (theirs.first - m_units[bucket.unit].first);
-        if (bucket.gradients && theirs.size() > 0) sends.push_back({other, place, theirs.size()});
+        if (bucket.gradients && theirs.size() > 0)
+          sends.push_back({other, bucket.gradients + (theirs.first - m_units[bucket.unit].first), theirs.size()});
       } else {
         if (mine.size() > 0) sends.push_back({other, m_sums.data() + mine.first, mine.size()});
         if (theirs.size() > 0) receives.push_back({other, m_sums.data() + theirs.first, theirs.size()});
