@@ -12,7 +12,6 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -63,14 +62,13 @@ struct CheckpointArray {
   ElementType type;
 };
 
-/// What one rank contributes to a checkpoint: for each array the elements of its interval [first, last)
+/// What one rank contributes to a checkpoint: for each array the elements of the parts that it owns, one after another
 struct StagedCheckpoint {
   std::int64_t step = 0;
   std::int64_t optimizer_step = 0;
   std::string metadata;
   StateLayout layout;
-  std::int64_t first = 0;
-  std::int64_t last = 0;
+  std::vector<OwnedPart> owned;
   std::vector<CheckpointArray> arrays;
   std::vector<std::byte const*> data;
 };
@@ -109,6 +107,7 @@ class CheckpointWriter {
 
   /// \param metadata what else the caller wants back; the same on all ranks (that of rank 0 is kept)
   /// \param step the name of the checkpoint, the same on all ranks
+  /// The state may be shared out in any stage, over the ranks of the writer's communicator.
   /// Waits for the previous save first, and fences the state's execution space.
   template <class ExecutionSpace, class T>
   void save(ShardedState<ExecutionSpace, T> const& state, nlohmann::json const& metadata, std::int64_t step) {
@@ -119,14 +118,16 @@ class CheckpointWriter {
     staged.step = step;
     staged.optimizer_step = state.step;
     staged.layout = state.layout();
-    std::tie(staged.first, staged.last) = state.owned(m_communicator.rank(), m_communicator.size());
+    staged.owned = state.layout().owned(m_communicator.rank(), m_communicator.size());
+    auto const count = std::size_t(staged.owned.back().offset + staged.owned.back().range.size());
     Impl::for_each_checkpoint_array(state, [&](char const* group, auto const& flat) {
       using Element = typename std::decay_t<decltype(flat)>::value_type;
-      auto const count = std::size_t(staged.last - staged.first);
       auto* const data = reinterpret_cast<Element*>(staging_memory(staged.arrays.size(), count * sizeof(Element)));
-      Kokkos::deep_copy(state.space(),
-                        Kokkos::View<Element*, StagingSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(data, count),
-                        Kokkos::subview(flat, std::pair(std::size_t(staged.first), std::size_t(staged.last))));
+      for (OwnedPart const& owned : staged.owned)
+        Kokkos::deep_copy(state.space(),
+                          Kokkos::View<Element*, StagingSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(
+                              data + owned.offset, std::size_t(owned.range.size())),
+                          state.part(flat, owned));
       staged.arrays.push_back({group, Impl::element_type<Element>()});
       staged.data.push_back(reinterpret_cast<std::byte const*>(data));
     });
@@ -210,7 +211,8 @@ class CheckpointReader {
   std::string const& path() const;
   StateLayout const& layout() const;
 
-  /// Fills parameters, master weights, moments and step of a state. Collective; the state's execution space is fenced.
+  /// Fills parameters, master weights, moments and step of a state, shared out or not: what it holds of them. Collective; the
+  /// state's execution space is fenced.
   /// Throws AgreedError, before anything is changed, for a state of other tensors (each that differs is named with both
   /// shapes) or of other element types; DamagedCheckpoint, when a part may be loaded, if the data are not what was written.
   template <class ExecutionSpace, class T>
@@ -219,11 +221,13 @@ class CheckpointReader {
     std::vector<Impl::CheckpointTarget> targets;
     Impl::for_each_checkpoint_array(state, [&](char const* group, auto const& flat) {
       using Element = typename std::decay_t<decltype(flat)>::value_type;
-      auto const copy = [&space = state.space(), flat](std::int64_t first, std::int64_t count, std::byte const* data) {
-        Kokkos::deep_copy(space, Kokkos::subview(flat, std::pair(std::size_t(first), std::size_t(first + count))),
-                          Kokkos::View<Element const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(
-                              reinterpret_cast<Element const*>(data), std::size_t(count)));
-        space.fence("Sporos::CheckpointReader: the piece is used again");
+      auto const copy = [&state, flat](std::int64_t first, std::int64_t count, std::byte const* data) {
+        auto const* const elements = reinterpret_cast<Element const*>(data);
+        state.for_each_held(flat, {first, first + count}, [&](Interval const& held, auto const& target) {
+          using Source = Kokkos::View<Element const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+          Kokkos::deep_copy(state.space(), target, Source(elements + (held.first - first), std::size_t(held.size())));
+        });
+        state.space().fence("Sporos::CheckpointReader: the piece is used again");
       };
       targets.push_back({{group, Impl::element_type<Element>()}, copy});
     });

@@ -202,13 +202,13 @@ class Save {
   void write_pieces() {
     Hdf5Handle const transfer(H5Pcreate(H5P_DATASET_XFER), H5Pclose, "make a property list");
     hdf5_check(H5Pset_dxpl_mpio(transfer, H5FD_MPIO_INDEPENDENT), "transfer independently");
-    m_pieces = checkpoint_pieces(m_staged.layout, m_staged.arrays, m_staged.first, m_staged.last);
+    m_pieces = checkpoint_pieces(m_staged.layout, m_staged.arrays, m_staged.owned);
     for (CheckpointPiece& piece : m_pieces) {
       TensorRange const& tensor = m_staged.layout.tensors()[piece.tensor];
       CheckpointArray const& array = m_staged.arrays[piece.array];
       std::int64_t const element = bytes_of(array.type);
       std::byte const* const data =
-          m_staged.data[piece.array] + (tensor.offset + piece.first - m_staged.first) * element;
+          m_staged.data[piece.array] + staged_offset(tensor.offset + piece.first) * element;
       piece.crc32c = crc32c(data, std::size_t(piece.count * element));
       at_checkpoint_place("piece");
       hid_t const dataset = m_datasets[dataset_index(piece)];
@@ -223,6 +223,14 @@ class Save {
     }
   }
 
+  /// Where this rank has staged an element that it owns
+  std::int64_t staged_offset(std::int64_t element) const {
+    auto const& owned = m_staged.owned;
+    auto const part = std::partition_point(owned.begin(), owned.end(),
+                                           [&](OwnedPart const& one) { return one.range.last <= element; });
+    return part->offset + element - part->range.first;
+  }
+
   std::size_t dataset_index(CheckpointPiece const& piece) const {
     return piece.array * m_staged.layout.tensors().size() + piece.tensor;
   }
@@ -232,8 +240,7 @@ class Save {
     int const size = m_communicator.size();
     std::vector<int> counts(std::size_t(size), 0), begins(std::size_t(size), 0);
     for (int rank = 0; rank < size; ++rank) {
-      auto const [first, last] = m_staged.layout.owned(rank, size);
-      auto const pieces = checkpoint_pieces(m_staged.layout, m_staged.arrays, first, last);
+      auto const pieces = checkpoint_pieces(m_staged.layout, m_staged.arrays, m_staged.layout.owned(rank, size));
       begins[std::size_t(rank)] = int(m_all_pieces.size());
       counts[std::size_t(rank)] = int(pieces.size());
       m_all_pieces.insert(m_all_pieces.end(), pieces.begin(), pieces.end());

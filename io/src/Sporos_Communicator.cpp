@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 
 namespace Sporos {
 
@@ -62,6 +63,20 @@ void Communicator::barrier() const { MPI_Barrier(*m_handle); }
 
 void Communicator::gather_bytes(void const* mine, void* all, std::size_t bytes) const {
   MPI_Allgather(mine, int(bytes), MPI_BYTE, all, int(bytes), MPI_BYTE, *m_handle);
+}
+
+void Communicator::gather_bytes(void const* mine, std::vector<std::uint64_t> const& bytes,
+                                std::vector<void*> const& places) const {
+  // MPI 3 counts in int, the displacements of MPI_Allgatherv too.
+  std::uint64_t const all = std::accumulate(bytes.begin(), bytes.end(), std::uint64_t(0));
+  SPOROS_THROW_IF(all > std::uint64_t(std::numeric_limits<int>::max()), "all_gather of ", all, " bytes");
+  std::vector<int> counts(bytes.begin(), bytes.end()), begins(bytes.size(), 0);
+  std::partial_sum(counts.begin(), counts.end() - 1, begins.begin() + 1);
+  std::vector<char> gathered(all);
+  MPI_Allgatherv(mine, counts[std::size_t(m_rank)], MPI_BYTE, gathered.data(), counts.data(), begins.data(), MPI_BYTE,
+                 *m_handle);
+  for (std::size_t rank = 0; rank < places.size(); ++rank)
+    std::copy_n(gathered.data() + begins[rank], counts[rank], static_cast<char*>(places[rank]));
 }
 
 void Communicator::broadcast_bytes(void* data, std::size_t bytes, int root) const {

@@ -84,6 +84,22 @@ class Communicator {
     return values;
   }
 
+  /// The values of every rank, of which each may have another number, in rank order
+  template <class T>
+  std::vector<std::vector<T>> all_gather(std::vector<T> const& mine) const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    std::vector<std::vector<T>> values;
+    std::vector<std::uint64_t> bytes;
+    for (std::uint64_t const count : all_gather(std::uint64_t(mine.size()))) {
+      values.emplace_back(count);
+      bytes.push_back(count * sizeof(T));
+    }
+    std::vector<void*> places;
+    for (auto& one : values) places.push_back(one.data());
+    gather_bytes(mine.data(), bytes, places);
+    return values;
+  }
+
   /// Sum in rank order: the same bits on all ranks and in every run
   double all_reduce_sum(double value) const;
   /// A NaN on any rank gives NaN
@@ -124,6 +140,7 @@ class Communicator {
  private:
   explicit Communicator(std::shared_ptr<MPI_Comm const> handle);
   void gather_bytes(void const* mine, void* all, std::size_t bytes) const;
+  void gather_bytes(void const* mine, std::vector<std::uint64_t> const& bytes, std::vector<void*> const& places) const;
   void broadcast_bytes(void* data, std::size_t bytes, int root) const;
 
   std::shared_ptr<MPI_Comm const> m_handle;

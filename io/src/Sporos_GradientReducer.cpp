@@ -7,15 +7,15 @@
 
 namespace Sporos {
 
-bool mpi_reduces_on_device() {
+bool mpi_takes_device_memory() {
   if (char const* const choice = std::getenv("SPOROS_GPU_AWARE_MPI")) {
     std::string_view const value = choice;
     SPOROS_THROW_INPUT_ERROR_IF(value != "0" && value != "1", "SPOROS_GPU_AWARE_MPI is \"", value,
                                 "\"; it must be 0 or 1");
     return value == "1";
   }
-  // Cray MPICH and MPICH are GPU-aware when these are set. Open MPI is not asked: built with CUDA it sends device memory,
-  // but its nonblocking reductions read the pointer on the host, and its blocking ones stage through the host as we do.
+  // Cray MPICH and MPICH are GPU-aware when these are set. Open MPI has no variable that says so; who built it with CUDA or
+  // ROCm sets ours.
   for (char const* const name : {"MPICH_GPU_SUPPORT_ENABLED", "MPIR_CVAR_ENABLE_GPU"}) {
     char const* const value = std::getenv(name);
     if (value && std::string_view(value) == "1") return true;

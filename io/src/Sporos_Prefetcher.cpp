@@ -5,7 +5,25 @@
 #include <algorithm>
 #include <vector>
 
-namespace Sporos::Impl {
+namespace Sporos {
+
+std::vector<std::vector<int>> BatchPlan::rounds() const {
+  std::vector<std::int64_t> batches;
+  for (int r = 0; r < ranks; ++r) {
+    BatchPlan of_rank = *this;
+    of_rank.rank = r;
+    batches.push_back(of_rank.batches_per_step());
+  }
+  std::int64_t const longest = *std::max_element(batches.begin(), batches.end());
+  std::vector<std::vector<int>> rounds(static_cast<std::size_t>(longest));
+  for (int r = 0; r < ranks; ++r) {
+    std::int64_t const mine = batches[std::size_t(r)], first = interleaved ? 0 : longest - mine;
+    for (std::int64_t b = first; b < first + mine; ++b) rounds[std::size_t(b)].push_back(r);
+  }
+  return rounds;
+}
+
+namespace Impl {
 
 BatchReader::BatchReader(DataMixture data, BatchPlan const& plan) : m_data(std::move(data)), m_plan(plan) {
   SPOROS_THROW_IF(plan.global_batch < 1 || plan.micro_batch < 1, "the global batch is ", plan.global_batch,
@@ -18,9 +36,9 @@ BatchReader::BatchReader(DataMixture data, BatchPlan const& plan) : m_data(std::
 
 BatchReader::Position BatchReader::position(std::int64_t number) const {
   std::int64_t const per_step = m_plan.batches_per_step();
-  Share const share = m_plan.share();
-  std::int64_t const first = share.first + number % per_step * m_plan.micro_batch;
-  return {m_plan.first_step + number / per_step, first, std::min(m_plan.micro_batch, share.last - first)};
+  std::int64_t const step = m_plan.first_step + number / per_step, batch = number % per_step;
+  BatchPlan::MicroBatch const micro_batch = m_plan[batch];
+  return {step, micro_batch.first_sequence, micro_batch.count};
 }
 
 void BatchReader::read(Position const& position, int* inputs, int* targets) const {
@@ -33,4 +51,5 @@ void BatchReader::read(Position const& position, int* inputs, int* targets) cons
   }
 }
 
-}  // namespace Sporos::Impl
+}  // namespace Impl
+}  // namespace Sporos

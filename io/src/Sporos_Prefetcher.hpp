@@ -4,6 +4,7 @@
 #define SPOROS_PREFETCHER_HPP
 
 #include <Kokkos_Core.hpp>
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <condition_variable>
@@ -12,6 +13,7 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "Sporos_Communicator.hpp"
 #include "Sporos_DataMixture.hpp"
@@ -25,16 +27,38 @@ namespace Sporos {
 /// How a training run consumes its samples. Sequence s of step t is sample number t · global_batch + s of the run, whatever the
 /// number of ranks. In each step rank r of R works on a contiguous share of the sequences, in micro-batches of at most
 /// `micro_batch`; all but its last one in a step are full.
+///
+/// With `interleaved` the global batch is cut into micro-batches first, which does not depend on the number of ranks, and rank
+/// r takes the micro-batches r, r + R, r + 2R, …
 struct BatchPlan {
   std::int64_t global_batch = 1;  ///< sequences per step over all ranks
   std::int64_t micro_batch = 1;   ///< sequences at a time on one rank
   int rank = 0;
   int ranks = 1;
   std::int64_t first_step = 0;  ///< steps already taken, when a run is resumed
+  bool interleaved = false;
 
   Share share() const { return {global_batch, rank, ranks}; }
+  /// Of all ranks together, in each step
+  std::int64_t micro_batches() const { return (global_batch + micro_batch - 1) / micro_batch; }
   /// Micro-batches of this rank in each step; 0 on a rank without a share, where there are more ranks than sequences
-  std::int64_t batches_per_step() const { return (share().size() + micro_batch - 1) / micro_batch; }
+  std::int64_t batches_per_step() const {
+    if (interleaved) return (micro_batches() - rank + ranks - 1) / ranks;
+    return (share().size() + micro_batch - 1) / micro_batch;
+  }
+
+  struct MicroBatch {
+    std::int64_t first_sequence, count;  ///< in the global batch
+  };
+  /// Number `batch` of this rank's in a step
+  MicroBatch operator[](std::int64_t batch) const {
+    std::int64_t const first = interleaved ? (batch * ranks + rank) * micro_batch : share().first + batch * micro_batch;
+    return {first, std::min(micro_batch, (interleaved ? global_batch : share().last) - first)};
+  }
+
+  /// The ranks that have a micro-batch in each round of a step. Interleaved ones come in order; else a rank with fewer of them
+  /// than others has them in the last rounds, so that all are at work when the gradients are summed.
+  std::vector<std::vector<int>> rounds() const;
 };
 
 namespace Impl {

@@ -75,12 +75,40 @@ TensorRange const& StateLayout::find(std::string const& name) const {
   return m_tensors[std::size_t(found->second)];
 }
 
-std::pair<std::int64_t, std::int64_t> StateLayout::owned(int rank, int size) const {
-  SPOROS_THROW_IF(rank < 0 || rank >= size, "rank ", rank, " of ", size);
-  // The first `longer` ranks have one block more. Not blocks·rank/size, which could overflow.
-  std::int64_t const blocks = m_size / alignment, share = blocks / size, longer = blocks % size;
-  auto const begin = [&](std::int64_t r) { return (share * r + std::min(r, longer)) * alignment; };
-  return {begin(rank), begin(rank + 1)};
+void StateLayout::begin_unit() {
+  if (m_unit_begins.back() != m_size) m_unit_begins.push_back(m_size);
+}
+
+std::vector<Interval> StateLayout::units() const {
+  std::vector<Interval> units;
+  for (std::size_t u = 0; u < m_unit_begins.size(); ++u)
+    units.push_back({m_unit_begins[u], u + 1 < m_unit_begins.size() ? m_unit_begins[u + 1] : m_size});
+  return units;
+}
+
+Interval StateLayout::owned(std::size_t unit, int rank, int ranks) const {
+  SPOROS_THROW_IF(rank < 0 || rank >= ranks, "rank ", rank, " of ", ranks);
+  SPOROS_THROW_IF(unit >= m_unit_begins.size(), "unit ", unit, " of ", m_unit_begins.size());
+  std::int64_t const begin = m_unit_begins[unit];
+  std::int64_t const end = unit + 1 < m_unit_begins.size() ? m_unit_begins[unit + 1] : m_size;
+  // The first `longer` ranks have one granule more. Not granules·rank/ranks, which could overflow.
+  std::int64_t const granules = (end - begin + granule - 1) / granule, share = granules / ranks,
+                     longer = granules % ranks;
+  auto const begin_of = [&](std::int64_t r) {
+    return begin + std::min((share * r + std::min(r, longer)) * granule, end - begin);
+  };
+  return {begin_of(rank), begin_of(rank + 1)};
+}
+
+std::vector<OwnedPart> StateLayout::owned(int rank, int ranks) const {
+  std::vector<OwnedPart> parts;
+  std::int64_t offset = 0;
+  for (std::size_t unit = 0; unit < m_unit_begins.size(); ++unit) {
+    Interval const range = owned(unit, rank, ranks);
+    parts.push_back({unit, range, offset});
+    offset += range.size();
+  }
+  return parts;
 }
 
 }  // namespace Sporos

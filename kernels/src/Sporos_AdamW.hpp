@@ -33,6 +33,9 @@ template <Reduction reduction, class ExecutionSpace, class C>
 void reduce(ExecutionSpace const& space, std::int64_t size, C const* x, double* result,
             Workspace<ExecutionSpace>& workspace);
 
+template <class ExecutionSpace, class C>
+void squared_norms(ExecutionSpace const& space, std::int64_t size, std::int64_t block, C const* x, double* result);
+
 }  // namespace Impl
 
 /// One update of AdamW in one pass over memory. With g = gradient_scale · gradient, for each element
@@ -117,6 +120,23 @@ void squared_norm(ExecutionSpace const& space, XView const& x, ResultView const&
   Kokkos::Profiling::ScopedRegion region("Sporos::squared_norm");
   Impl::reduce<Impl::Reduction::sum_of_squares, ExecutionSpace, typename XView::non_const_value_type>(
       space, std::int64_t(x.extent(0)), x.data(), result.data(), workspace);
+}
+
+/// result[b] = Σ x[i]² over block b, the elements b·block ≤ i < (b + 1)·block of x; the last block may be shorter. For norms
+/// whose bits must not depend on how x is shared out: each owner makes the sums of its blocks, and all are added in order.
+///
+/// \param x         [in] (size) of float or double, without gaps
+/// \param result   [out] (⌈size / block⌉) of double
+template <class ExecutionSpace, class XView, class ResultView>
+void squared_norms(ExecutionSpace const& space, XView const& x, std::int64_t block, ResultView const& result) {
+  std::int64_t const size = std::int64_t(x.extent(0));
+  SPOROS_THROW_IF(block < 1, "a block has ", block, " elements");
+  Impl::require_accessible<ExecutionSpace>(x, result);
+  Impl::require_vector("x", x, x.extent(0));
+  Impl::require_vector("result", result, std::size_t((size + block - 1) / block));
+  Kokkos::Profiling::ScopedRegion region("Sporos::squared_norms");
+  Impl::squared_norms<ExecutionSpace, typename XView::non_const_value_type>(space, size, block, x.data(),
+                                                                            result.data());
 }
 
 /// What gradients of this squared norm are multiplied with so that their norm is at most max_norm: 1 if it is already,

@@ -6,6 +6,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,20 +43,49 @@ std::vector<double> host_values(Kokkos::View<T*, Space::memory_space> const& vie
   return {host.data(), host.data() + host.extent(0)};
 }
 
+/// Sees how a model uses its parameters and when it reports its gradients.
+template <class T>
+class Recorder : public StateAccess<Space, T> {
+ public:
+  using StateAccess<Space, T>::StateAccess;
+
+  T* parameters(std::size_t unit, std::optional<std::size_t> next) override {
+    REQUIRE((!announced || *announced == unit));
+    REQUIRE((!in_use || unit != *in_use));
+    announced = next;
+    in_use = unit;
+    used.push_back(unit);
+    return StateAccess<Space, T>::parameters(unit, next);
+  }
+  void release(std::size_t unit) override {
+    REQUIRE(in_use == unit);
+    in_use.reset();
+  }
+  void ready(std::size_t unit) override {
+    used.push_back(1000 + unit);
+    if (on_ready) on_ready(this->layout().units()[unit]);
+  }
+
+  std::function<void(Interval const&)> on_ready;
+  std::optional<std::size_t> announced, in_use;
+  std::vector<std::size_t> used;  // units asked for, and 1000 + unit where gradients were reported
+};
+
 /// A model with everything that the tests feed it. The weights are much larger than those that training starts from, so that
 /// every part of the model has a gradient that counts.
 template <class T>
 struct Fixture {
-  GptConfig config{13, 7, 2, 2, 16};
+  GptConfig config{13, 7, 3, 2, 16};
   Space space;
   ShardedState<Space, T> state{space, gpt_layout(config)};
+  Recorder<T> access{state};
   GptModel<Space, T> model;
   Tokens inputs, targets;
   std::int64_t length;
   Kokkos::View<double, Space::memory_space> loss_view{"loss"};
 
-  explicit Fixture(std::int64_t sequences = 3, std::int64_t sequence_length = 5)
-      : model(space, config, state, sequences, sequence_length), length(sequence_length) {
+  explicit Fixture(std::int64_t sequences = 3, std::int64_t sequence_length = 5, bool recompute = false)
+      : model(space, config, access, sequences, sequence_length, recompute), length(sequence_length) {
     initialise_gpt(space, config, 3, state);
     auto const parameters = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), state.parameters());
     RandomStream const random(11, 0);
@@ -74,9 +105,8 @@ struct Fixture {
     model.loss(inputs, targets, length, loss_view);
     return value();
   }
-  double loss_and_gradients(double scale, DropoutPlace const& place,
-                            typename GptModel<Space, T>::Ready const& ready = {}) {
-    model.loss_and_gradients(inputs, targets, length, scale, place, loss_view, ready);
+  double loss_and_gradients(double scale, DropoutPlace const& place) {
+    model.loss_and_gradients(inputs, targets, length, scale, place, loss_view);
     return value();
   }
   double value() {
@@ -173,15 +203,47 @@ TEMPLATE_TEST_CASE("The backward pass reports all gradients from the end to the 
   Kokkos::deep_copy(fixture.state.gradients(), Compute(0));
   std::int64_t next = fixture.state.layout().size();
   std::vector<double> at_report(std::size_t(next), std::nan(""));
-  fixture.loss_and_gradients(1.0, {}, [&](std::int64_t begin, std::int64_t end) {
-    REQUIRE(end == next);
-    REQUIRE(begin < end);
-    next = begin;
+  fixture.access.on_ready = [&](Interval const& unit) {
+    REQUIRE(unit.last == next);
+    next = unit.first;
     auto const current = host_values(fixture.state.gradients());
-    std::copy(current.begin() + begin, current.begin() + end, at_report.begin() + begin);
-  });
+    std::copy(current.begin() + unit.first, current.begin() + unit.last, at_report.begin() + unit.first);
+  };
+  fixture.loss_and_gradients(1.0, {});
   REQUIRE(next == 0);
   REQUIRE(at_report == host_values(fixture.state.gradients()));
+}
+
+TEST_CASE("Units are announced one ahead, and a rank that only attends asks for the same", "[examples][gpt]") {
+  Fixture<float> working, attending;
+  working.loss_and_gradients(1.0, {});
+  attending.model.attend(true);
+  REQUIRE(working.access.used == std::vector<std::size_t>{0, 1, 2, 3, 4, 0, 4, 1004, 3, 1003, 2, 1002, 1, 1001, 1000});
+  REQUIRE(attending.access.used == working.access.used);
+  working.access.used.clear();
+  attending.access.used.clear();
+  working.loss();
+  attending.model.attend(false);
+  REQUIRE(working.access.used == std::vector<std::size_t>{0, 1, 2, 3, 4, 0});
+  REQUIRE(attending.access.used == working.access.used);
+}
+
+TEMPLATE_TEST_CASE("With recomputation losses and gradients have the same bits, in less memory", "[examples][gpt]",
+                   double, float, bfloat16) {
+  using Compute = ComputeType<TestType>;
+  for (double const probability : {0.0, 0.3}) {
+    CAPTURE(probability);
+    Fixture<TestType> stored(3, 5, false), recomputed(3, 5, true);
+    DropoutPlace const place{.probability = probability, .seed = 5, .step = 2, .first_sequence = 4};
+    Kokkos::deep_copy(stored.state.gradients(), Compute(0));
+    Kokkos::deep_copy(recomputed.state.gradients(), Compute(0));
+    REQUIRE(stored.loss_and_gradients(1.0, place) == recomputed.loss_and_gradients(1.0, place));
+    REQUIRE(host_values(stored.state.gradients()) == host_values(recomputed.state.gradients()));
+    REQUIRE(stored.loss() == recomputed.loss());
+    // Of each block but the first, the residual stream is all that is kept: 1 of more than 16 widths.
+    std::size_t const kept = 2 * 15 * 16 * sizeof(TestType);
+    REQUIRE(stored.model.bytes() - recomputed.model.bytes() > 15 * kept);
+  }
 }
 
 TEMPLATE_TEST_CASE("A pass repeated gives the same bits", "[examples][gpt]", double, float, bfloat16) {

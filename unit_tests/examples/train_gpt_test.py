@@ -290,6 +290,87 @@ def resharded(runs):
         assert abs(final_loss(records) - final_loss(reference)) < 1e-6 * final_loss(reference)
 
 
+def curve(records):
+    """All that a run has computed: equal curves are bitwise equal ones."""
+    steps = [(r["step"], r["loss"], r["gradient_norm"]) for r in records if r["event"] == "step"]
+    return steps + [(r["step"], r["validation_loss"]) for r in records if r["event"] in ("evaluation", "final")]
+
+
+def zero(runs):
+    """Whatever is shared out over ranks, the losses are the same, and the memory that it takes falls."""
+    options = "--steps 6 --dropout 0.1 --clip 0.5 --evaluate-every 3 --sample-every 6 --sample-tokens 3".split()
+
+    def stages(ranks, own):
+        records = [runs.train(f"zero-{stage}", ranks, options + own + ["--zero", stage]) for stage in range(4)]
+        assert all(r["gradient_norm"] > 0.5 for r in records[0] if r["event"] == "step"), "nothing was clipped"
+        return [curve(r) for r in records]
+
+    # One micro-batch a rank: the same additions in the same order.
+    for ranks, own in ((3, ["--micro-batch", 4]), (2, ["--micro-batch", 6, "--precision", "bf16", "--recompute"])):
+        curves = stages(ranks, own)
+        assert curves[0] == curves[1] == curves[2] == curves[3], (ranks, own, curves)
+    # Several: gradients that are shared out are summed over the ranks first, others over the micro-batches. Two of five ranks
+    # have one micro-batch less.
+    curves = stages(5, ["--micro-batch", 1])
+    assert curves[0] == curves[1] and curves[2] == curves[3]
+    for (step, *values), (_, *others) in zip(curves[0], curves[2]):
+        for value, other in zip(values, others):
+            assert abs(value - other) < 1e-6 * value, (step, value, other)
+    # More ranks than sequences, and tensors with fewer elements than ranks have granules
+    assert curve(runs.train("few", 4, options + ["--batch-tokens", 64, "--zero", 3])) == \
+        curve(runs.train("few", 4, options + ["--batch-tokens", 64, "--zero", 0]))
+
+    def memory(ranks):
+        records = runs.train("memory", ranks, "--steps 1 --layers 1 --width 128 --zero 3".split())
+        (record,) = [r for r in records if r["event"] == "memory"]
+        return sum(record[kind] for kind in ("parameters", "gradients", "optimizer"))
+
+    whole = memory(1)
+    assert whole == 16 * 235392  # fp32: parameter, gradient and two moments; tensors begin at multiples of 64
+    for ranks in (2, 4):
+        assert whole / ranks <= memory(ranks) < 1.05 * whole / ranks, (ranks, whole, memory(ranks))
+
+
+def reproducible(runs):
+    """The same bits on any number of ranks in any stage, also where both change at a checkpoint."""
+    options = "--steps 6 --dropout 0.1 --micro-batch 1 --evaluate-every 3 --reproducible --checkpoint-every 2 --keep 3".split()
+
+    def run(name, ranks, stage, steps=6):
+        own = options + ["--checkpoint-directory", name, "--zero", stage]
+        return runs.train(name, ranks, own + ["--steps", steps, "--schedule", "constant"])
+
+    reference = curve(run("one", 1, 0))
+    for ranks, stage in ((2, 1), (3, 2), (4, 3), (6, 0)):
+        records = run(f"on-{ranks}", ranks, stage)
+        assert curve(records) == reference, (ranks, stage)
+        same_tensors(runs.path("one"), runs.path(f"on-{ranks}"), "step-000000000006")
+
+    run("changing", 4, 3, 2)
+    run("changing", 3, 0, 4)
+    changed = curve(run("changing", 1, 2))
+    assert [c for c in changed if len(c) == 3] == [c for c in reference if len(c) == 3]
+    assert changed[-1] == reference[-1]
+    same_tensors(runs.path("one"), runs.path("changing"), "step-000000000006")
+
+    # Without the option, rounding depends on the number of ranks.
+    options.remove("--reproducible")
+    assert curve(run("plain-1", 1, 0)) != curve(run("plain-3", 3, 0))
+
+
+def same_tensors(one, other, name):
+    """Parameters and moments of two checkpoints are equal, byte for byte; compared where h5py is there."""
+    try:
+        import h5py
+    except ImportError:
+        return
+    with h5py.File(f"{one}/{name}/data.h5") as a, h5py.File(f"{other}/{name}/data.h5") as b:
+        tensors = []
+        a.visititems(lambda path, item: tensors.append(path) if isinstance(item, h5py.Dataset) else None)
+        assert len(tensors) == 3 * 28, tensors
+        for tensor in tensors:
+            assert a[tensor][()].tobytes() == b[tensor][()].tobytes(), tensor
+
+
 def bad_input(runs):
     """Each ends with a non-zero exit code on all ranks, within the time limit, and names what is wrong."""
     def refuses(options, *parts, small=SMALL, data="text.txt", ranks=2):
@@ -322,6 +403,7 @@ def bad_input(runs):
     refuses(["--heads", "3"], "--heads 3", "--width 32")
     refuses(["--sequence-length", "64"], "--sequence-length is 64", "--context 32")
     refuses(["--config", write("bad.toml", b"steps = 3\nlearning_rate = 1\n")], "bad.toml:2", "learning_rate")
+    refuses(["--zero", "4"], "--zero is 4", "between 0 and 3")
     refuses(["--resume", "must", "--checkpoint-directory", "none"], "--resume is must", "none")
     refuses(["--log", "/nowhere/log.jsonl"], "/nowhere/log.jsonl")
     refuses(["--checkpoint-every", "2", "--checkpoint-directory", "text.txt/inside"], "text.txt/inside")
@@ -366,7 +448,8 @@ def main():
         CASES[arguments.case](Runs(arguments, folder))
 
 
-CASES = {function.__name__: function for function in (learns, accumulation, killed_and_resumed, stopped, full_disk, mixed, resharded, bad_input)}
+CASES = {function.__name__: function for function in (learns, accumulation, killed_and_resumed, stopped, full_disk, mixed, resharded, zero,
+                                                      reproducible, bad_input)}
 
 if __name__ == "__main__":
     sys.exit(main())

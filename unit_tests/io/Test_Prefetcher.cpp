@@ -161,6 +161,43 @@ TEST_CASE("A plan that makes no sense is refused", "[io][prefetcher]") {
   REQUIRE_THROWS_AS(make({}, data.order, {0, 6}, Numbered::length), Sporos::InputError);
 }
 
+TEST_CASE("Interleaved micro-batches are the same on any number of ranks", "[io][prefetcher]") {
+  Numbered const data;
+  for (std::int64_t const micro_batch : {1, 3, 4, 100}) {
+    std::int64_t const global_batch = 10;
+    for (int const ranks : {1, 2, 3, 4, 12}) {
+      CAPTURE(ranks, micro_batch);
+      std::vector<std::vector<int>> batches;  // by their place in the global batch
+      for (int rank = 0; rank < ranks; ++rank) {
+        BatchPlan const plan{global_batch, micro_batch, rank, ranks, 2, true};
+        Prefetcher prefetcher(data.space, data.dataset, data.range, data.order, Numbered::length, plan);
+        for (std::int64_t b = 0; b < prefetcher.batches_per_step(); ++b) {
+          auto const batch = prefetcher.next();
+          std::int64_t const place = b * ranks + rank;
+          REQUIRE(batch.step == 2);
+          REQUIRE(batch.first_sequence == place * std::min(micro_batch, global_batch));
+          batches.resize(std::max(batches.size(), std::size_t(place + 1)));
+          batches[std::size_t(place)] = to_host(batch.inputs);
+          REQUIRE(std::int64_t(batches[std::size_t(place)].size()) == batch.count * Numbered::length);
+        }
+      }
+      std::vector<int> all;
+      for (auto const& batch : batches) all.insert(all.end(), batch.begin(), batch.end());
+      REQUIRE(std::int64_t(batches.size()) == (BatchPlan{global_batch, micro_batch}.micro_batches()));
+      REQUIRE(all == data.expected(2 * global_batch, global_batch, 0));
+    }
+  }
+}
+
+TEST_CASE("A plan says which ranks are at work in each round", "[io][prefetcher]") {
+  using Rounds = std::vector<std::vector<int>>;
+  // Shares of 2, 2 and 3 sequences: the ranks with fewer micro-batches come in last.
+  REQUIRE(BatchPlan{7, 2, 0, 3}.rounds() == Rounds{{2}, {0, 1, 2}});
+  REQUIRE(BatchPlan{7, 2, 1, 3, 0, true}.rounds() == Rounds{{0, 1, 2}, {0}});
+  REQUIRE(BatchPlan{2, 1, 0, 3, 0, true}.rounds() == Rounds{{0, 1}});
+  REQUIRE(BatchPlan{1, 8, 0, 1}.rounds() == Rounds{{0}});
+}
+
 TEST_CASE("Shares are contiguous, complete and differ by at most one", "[io][prefetcher]") {
   for (std::int64_t const total :
        {std::int64_t(0), std::int64_t(1), std::int64_t(7), std::int64_t(64), std::int64_t(1) << 60})

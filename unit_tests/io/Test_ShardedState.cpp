@@ -68,27 +68,104 @@ TEST_CASE("StateLayout refuses names that a checkpoint file could not tell apart
   CHECK(layout.tensors().size() == 7);
 }
 
-TEST_CASE("StateLayout gives each rank its part", "[io][state]") {
+/// Units of no, one, few and many granules, the last one incomplete
+Sporos::StateLayout layout_of_units() {
   Sporos::StateLayout layout;
-  for (std::int64_t const elements : {0, 1, 64, 65, 64 * 7, 64 * 1000 + 3}) {
-    if (elements > 0) layout.add("t" + std::to_string(elements), {elements}, false);
+  layout.begin_unit();  // nothing to end yet
+  layout.add("table", {5, 1000}, true);
+  layout.add("bias", {7}, false);
+  layout.begin_unit();
+  layout.add("small", {3}, false);
+  layout.begin_unit();
+  layout.begin_unit();  // nor here
+  layout.add("h/weight", {300, 100}, true);
+  layout.add("h/bias", {100}, true);
+  return layout;
+}
+
+TEST_CASE("StateLayout cuts the tensors into units", "[io][state]") {
+  using Units = std::vector<Sporos::Interval>;
+  CHECK(Sporos::StateLayout().units() == Units{{0, 0}});
+  CHECK(small_layout().units() == Units{{0, 320}});
+  CHECK(layout_of_units().units() == Units{{0, 5120}, {5120, 5184}, {5184, 35328}});
+}
+
+TEST_CASE("StateLayout gives each rank its part of every unit", "[io][state]") {
+  for (Sporos::StateLayout const& layout : {layout_of_units(), small_layout(), Sporos::StateLayout()}) {
+    auto const units = layout.units();
     for (int const size : {1, 2, 3, 4, 7, 100}) {
       CAPTURE(layout.size(), size);
-      std::int64_t end = 0, shortest = layout.size(), longest = 0;
-      for (int rank = 0; rank < size; ++rank) {
-        auto const [first, last] = layout.owned(rank, size);
-        REQUIRE(first == end);
-        REQUIRE(first % Sporos::StateLayout::alignment == 0);
-        end = last;
-        shortest = std::min(shortest, last - first);
-        longest = std::max(longest, last - first);
+      for (std::size_t u = 0; u < units.size(); ++u) {
+        std::int64_t end = units[u].first, shortest = units[u].size(), longest = 0;
+        for (int rank = 0; rank < size; ++rank) {
+          Sporos::Interval const part = layout.owned(u, rank, size);
+          REQUIRE(part.first == end);
+          if (part.size() > 0) REQUIRE((part.first - units[u].first) % Sporos::StateLayout::granule == 0);
+          end = part.last;
+          shortest = std::min(shortest, part.size());
+          longest = std::max(longest, part.size());
+        }
+        CHECK(end == units[u].last);
+        CHECK(longest - shortest < 2 * Sporos::StateLayout::granule);
+        CHECK(longest == layout.owned(u, 0, size).size());
       }
-      CHECK(end == layout.size());
-      CHECK(longest - shortest <= Sporos::StateLayout::alignment);
+      for (int rank = 0; rank < size; ++rank) {
+        std::int64_t offset = 0;
+        for (auto const& [unit, range, begin] : layout.owned(rank, size)) {
+          REQUIRE(range == layout.owned(unit, rank, size));
+          REQUIRE(begin == offset);
+          offset += range.size();
+        }
+      }
     }
+    CHECK_THROWS_AS(layout.owned(0, 2, 2), Sporos::InvalidArgument);
+    CHECK_THROWS_AS(layout.owned(0, -1, 2), Sporos::InvalidArgument);
+    CHECK_THROWS_AS(layout.owned(units.size(), 0, 2), Sporos::InvalidArgument);
   }
-  CHECK_THROWS_AS(layout.owned(2, 2), Sporos::InvalidArgument);
-  CHECK_THROWS_AS(layout.owned(-1, 2), Sporos::InvalidArgument);
+}
+
+TEMPLATE_TEST_CASE("Each stage shares out one kind of buffer more, and every element is found", "[io][state]",
+                   Sporos::bfloat16, float) {
+  using Sporos::ZeroStage, Sporos::Interval, Sporos::OwnedPart;
+  using State = Sporos::ShardedState<Space, TestType>;
+  Sporos::StateLayout const layout = layout_of_units();
+  auto const all = std::size_t(layout.size());
+  for (int const ranks : {1, 2, 3, 5})
+    for (int stage = 0; stage <= 3; ++stage) {
+      CAPTURE(ranks, stage);
+      std::vector<int> visits(all, 0);
+      std::size_t optimizer = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        Space const space;
+        State const state(space, layout, {ZeroStage(stage), rank, ranks});
+        auto const owned = std::size_t(state.owned_size());
+        CHECK(state.parameters().extent(0) == (stage >= 3 ? owned : all));
+        CHECK(state.gradients().extent(0) == (stage >= 2 ? owned : all));
+        CHECK(state.first_moment().extent(0) == (stage >= 1 ? owned : all));
+        CHECK(state.second_moment().extent(0) == (stage >= 1 ? owned : all));
+        if (State::has_own_master) CHECK(state.master().extent(0) == (stage >= 1 ? owned : all));
+        optimizer += state.bytes().optimizer;
+
+        // Numbered by the logical element, through one way of finding it, and read through the other
+        auto const host = Kokkos::create_mirror_view(state.gradients());
+        state.for_each_held(state.gradients(), {0, layout.size()}, [&](Interval const& held, auto const& elements) {
+          for (std::int64_t i = held.first; i < held.last; ++i)
+            host(std::size_t(elements.data() - state.gradients().data() + i - held.first)) = float(i);
+        });
+        Kokkos::deep_copy(state.gradients(), host);
+        for (OwnedPart const& part : state.owned()) {
+          auto const values =
+              Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), state.part(state.gradients(), part));
+          for (std::int64_t i = 0; i < part.range.size(); ++i) {
+            REQUIRE(values(std::size_t(i)) == float(part.range.first + i));
+            ++visits[std::size_t(part.range.first + i)];
+          }
+        }
+      }
+      CHECK(std::all_of(visits.begin(), visits.end(), [](int count) { return count == 1; }));
+      std::size_t const per_element = State::has_own_master ? 12 : 8;
+      CHECK(optimizer == all * per_element * std::size_t(stage == 0 ? ranks : 1));
+    }
 }
 
 TEMPLATE_TEST_CASE("ShardedState has zeroed flat buffers and Views of their tensors", "[io][state]", Sporos::bfloat16,

@@ -162,6 +162,43 @@ TEMPLATE_TEST_CASE("sum and squared_norm add in double", "[kernels][adamw]", dou
   }
 }
 
+TEMPLATE_TEST_CASE("squared_norms are those of the blocks, wherever a block lies", "[kernels][adamw]", double, float) {
+  std::size_t const block = 64, blocks = 5;
+  Values const x = random_values<TestType>(1, block * blocks - 9, 1, 0.5);
+  Space const space;
+  auto const values = upload_vector<TestType>(x);
+  auto const norms_of = [&](std::size_t first_block) {
+    std::size_t const begin = first_block * block;
+    Kokkos::View<double*, Space> const norms("norms", blocks - first_block);
+    Kokkos::deep_copy(norms, std::numeric_limits<double>::quiet_NaN());
+    Sporos::squared_norms(space, Kokkos::subview(values, std::pair(begin, values.extent(0))), std::int64_t(block),
+                          norms);
+    space.fence();
+    return Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), norms);
+  };
+  auto const all = norms_of(0);
+  double error = 0, plain_error = 0, half_ulp = 0;
+  for (std::size_t b = 0; b < blocks; ++b) {
+    double plain = 0;
+    long double exact = 0;
+    for (std::size_t i = b * block; i < std::min((b + 1) * block, x.data.size()); ++i) {
+      plain += double(x.data[i]) * double(x.data[i]);
+      exact += x.data[i] * x.data[i];
+    }
+    error = std::max(error, std::abs(all(b) - double(exact)));
+    plain_error = std::max(plain_error, std::abs(plain - double(exact)));
+    half_ulp = std::max(half_ulp, 0x1p-53 * double(exact));
+  }
+  CHECK(error <= 2 * plain_error + half_ulp);
+  for (std::size_t first = 1; first < blocks; ++first) {
+    auto const some = norms_of(first);
+    for (std::size_t b = first; b < blocks; ++b) CHECK(some(b - first) == all(b));
+  }
+  Kokkos::View<double*, Space> const few("few", blocks - 1);
+  CHECK_THROWS_AS(Sporos::squared_norms(space, values, std::int64_t(block), few), Sporos::InvalidArgument);
+  CHECK_THROWS_AS(Sporos::squared_norms(space, values, 0, few), Sporos::InvalidArgument);
+}
+
 TEST_CASE("squared_norm neither overflows nor hides what is not finite", "[kernels][adamw]") {
   CHECK(std::abs(sums<float>(Values(1, 10000, 1e20L)).squared_norm / 1e44 - 1) < 1e-6);  // 1e40 overflows a float
   for (std::size_t position : {std::size_t(0), std::size_t(5000), std::size_t(9999)}) {

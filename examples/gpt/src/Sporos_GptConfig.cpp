@@ -90,6 +90,7 @@ StateLayout gpt_layout(GptConfig const& config) {
   layout.add("wte.weight", {config.vocabulary, width}, true);
   layout.add("wpe.weight", {config.context, width}, true);
   for (std::int64_t l = 0; l < config.layers; ++l) {
+    layout.begin_unit();
     std::string const block = "h." + std::to_string(l);
     norm(block + ".ln_1");
     linear(block + ".attn.c_attn", width, 3 * width);
@@ -98,6 +99,7 @@ StateLayout gpt_layout(GptConfig const& config) {
     linear(block + ".mlp.c_fc", width, 4 * width);
     linear(block + ".mlp.c_proj", 4 * width, width);
   }
+  layout.begin_unit();
   norm("ln_f");
   return layout;
 }

@@ -40,7 +40,8 @@ void to_json(nlohmann::json& json, GptConfig const& config);
 void from_json(nlohmann::json const& json, GptConfig& config);
 
 /// The parameters under Hugging Face's names, matrices as (in, out), in the order in which a forward pass meets them: the
-/// backward pass then finishes the flat gradient buffer from its end. Matrices and tables decay, vectors do not.
+/// backward pass then finishes the flat gradient buffer from its end. The tables, each block and the last norm are units.
+/// Matrices and tables decay, vectors do not.
 StateLayout gpt_layout(GptConfig const& config);
 
 }  // namespace Sporos::Gpt

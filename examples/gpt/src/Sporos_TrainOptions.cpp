@@ -68,6 +68,10 @@ void for_each_option(Options& o, Function&& f) {
   f("--resume", o.resume, "auto: from the newest valid checkpoint if there is one; must: or fail; never: start anew");
   f("--log", o.log, "JSON lines: settings, steps, evaluations, checkpoints");
   f("--report", o.report, "The page of curves; empty: none");
+  f("--zero", o.zero, "What ranks share out instead of each holding it: 1 optimizer state, 2 and gradients, 3 and parameters");
+  f("--recompute", o.recompute, "Keep one tensor of a block for the backward pass and compute the others again");
+  f("--reproducible", o.reproducible,
+    "Sum the gradients of micro-batches in one fixed tree: the same bits on any number of ranks");
   f("--reduce-bucket-mb", o.reduce_bucket_mb, "Size of the pieces in which gradients are summed over ranks, in MB");
   f("--print-bigram-baseline", o.print_bigram_baseline,
     "At the end also the validation loss of a bigram model with add-one smoothing");
@@ -205,6 +209,7 @@ void check(TrainOptions const& o) {
   require("--weight-decay", o.weight_decay, o.weight_decay >= 0 && std::isfinite(o.weight_decay), "at least 0");
   require("--clip", o.clip, o.clip >= 0, "at least 0");
   require("--keep", o.keep, o.keep >= 1 && o.keep <= 1000000, "between 1 and 1000000");
+  require("--zero", o.zero, o.zero >= 0 && o.zero <= 3, "between 0 and 3");
   require("--reduce-bucket-mb", o.reduce_bucket_mb, o.reduce_bucket_mb > 0 && o.reduce_bucket_mb <= 1024,
           "above 0 and at most 1024");
   std::pair<char const*, std::int64_t> const counts[] = {

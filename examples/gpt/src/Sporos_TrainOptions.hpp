@@ -62,6 +62,9 @@ struct TrainOptions {
   std::string log = "train_gpt.jsonl";
   std::string report = "report.html";
 
+  std::int64_t zero = 0;
+  bool recompute = false;
+  bool reproducible = false;
   double reduce_bucket_mb = 16;
   bool print_bigram_baseline = false;
 

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -21,12 +22,12 @@
 #include "Sporos_Checkpoint.hpp"
 #include "Sporos_DataMixture.hpp"
 #include "Sporos_GptModel.hpp"
-#include "Sporos_GradientReducer.hpp"
 #include "Sporos_Prefetcher.hpp"
 #include "Sporos_Report.hpp"
 #include "Sporos_SampleOrder.hpp"
 #include "Sporos_Sampler.hpp"
 #include "Sporos_ShardedState.hpp"
+#include "Sporos_StateAccess.hpp"
 #include "Sporos_StopSignals.hpp"
 #include "Sporos_TextTokenizer.hpp"
 #include "Sporos_TokenDataset.hpp"
@@ -46,6 +47,10 @@ std::string hexadecimal(std::uint64_t value) {
   char text[17];
   std::snprintf(text, sizeof text, "%016llx", (unsigned long long)value);
   return text;
+}
+
+std::int64_t granules_of(Interval const& range) {
+  return (range.size() + StateLayout::granule - 1) / StateLayout::granule;
 }
 
 std::string fixed(double value, int digits) {
@@ -160,9 +165,15 @@ class Trainer {
   void require_same_run(CheckpointReader const& reader) const;
   void require_no_checkpoints() const;
   void announce();
+  void record_memory();
   void record_step(Step const& step, double seconds, double waited, double stalled);
   Step train_step(Prefetcher<ExecutionSpace>& prefetcher);
+  void enqueue_norms();
+  double squared_norm() const;
+  double total_loss(std::vector<double> const& mine) const;
   void update(double gradient_scale);
+  BatchPlan plan(std::int64_t sequences) const;
+  bool takes_part(std::vector<int> const& ranks) const;
   std::int64_t validation_sequences(std::int64_t batches) const;
   double evaluate(std::int64_t batches);
   void evaluate_and_record();
@@ -179,13 +190,16 @@ class Trainer {
   TrainOptions m_options;
   Data m_data;
   ExecutionSpace m_space;
-  ShardedState<ExecutionSpace, T> m_state;
-  Model m_model;
-  GradientReducer<ExecutionSpace, Compute> m_reducer;
-  Workspace<ExecutionSpace> m_workspace;
-  Kokkos::View<double*, MemorySpace> m_losses;  // of the micro-batches of a step; the last element is the squared norm
-  decltype(Kokkos::create_mirror_view(std::declval<Kokkos::View<double*, MemorySpace>>())) m_losses_host;
   std::int64_t m_first_step = 0;
+  ShardedState<ExecutionSpace, T> m_state;
+  ShardedAccess<ExecutionSpace, T> m_access;
+  Model m_model;
+  std::vector<std::vector<int>> m_rounds;  // of a step: the ranks that have a micro-batch in each
+  using Numbers = Kokkos::View<double*, MemorySpace>;
+  using NumbersHost = decltype(Kokkos::create_mirror_view(std::declval<Numbers>()));
+  Numbers m_losses;  // of this rank's micro-batches of a step
+  Numbers m_norms;   // squared, of the granules of the gradient's owned parts
+  NumbersHost m_losses_host, m_norms_host;
   std::int64_t m_saved_step = -1;
 
   // Rank 0's
@@ -201,13 +215,35 @@ Trainer<T>::Trainer(Communicator const& communicator, TrainOptions const& option
     : m_communicator(communicator),
       m_options(options),
       m_data(data),
-      m_state(m_space, gpt_layout(options.gpt)),
-      m_model(m_space, options.gpt, m_state, options.micro_batch, options.sequence_length),
-      m_reducer(communicator, m_space, m_state.gradients(), std::size_t(options.reduce_bucket_mb * 1e6)),
-      m_workspace(m_space) {
-  std::int64_t const micro_batches = communicator.share(options.global_batch).size() / options.micro_batch + 2;
-  m_losses = Kokkos::View<double*, MemorySpace>("Sporos::train_gpt::losses", std::size_t(micro_batches));
+      m_state(m_space, gpt_layout(options.gpt),
+              {ZeroStage(int(options.zero)), communicator.rank(), communicator.size()}),
+      m_access(communicator, m_state,
+               {.bucket_bytes = std::size_t(options.reduce_bucket_mb * 1e6),
+                .tree_leaves = options.reproducible ? plan(options.global_batch).micro_batches() : 0}),
+      m_model(m_space, options.gpt, m_access, options.micro_batch, options.sequence_length, options.recompute),
+      m_rounds(plan(options.global_batch).rounds()) {
+  std::int64_t granules = 0;
+  for (OwnedPart const& part : m_state.owned()) granules += granules_of(part.range);
+  m_losses = Numbers("Sporos::train_gpt::losses", m_rounds.size());
+  m_norms = Numbers("Sporos::train_gpt::norms", std::size_t(granules));
   m_losses_host = Kokkos::create_mirror_view(m_losses);
+  m_norms_host = Kokkos::create_mirror_view(m_norms);
+}
+
+/// How `sequences` sequences are shared out over the ranks
+template <class T>
+BatchPlan Trainer<T>::plan(std::int64_t sequences) const {
+  return {.global_batch = sequences,
+          .micro_batch = std::min(m_options.micro_batch, sequences),
+          .rank = m_communicator.rank(),
+          .ranks = m_communicator.size(),
+          .first_step = m_first_step,
+          .interleaved = m_options.reproducible};
+}
+
+template <class T>
+bool Trainer<T>::takes_part(std::vector<int> const& ranks) const {
+  return std::find(ranks.begin(), ranks.end(), m_communicator.rank()) != ranks.end();
 }
 
 template <class T>
@@ -286,10 +322,12 @@ void Trainer<T>::start_or_resume() {
                                 m_options.checkpoint_directory, " holds no valid checkpoint");
     if (m_options.resume == "never" && m_options.checkpoint_every > 0) require_no_checkpoints();
   });
-  if (reader)
+  if (reader) {
+    m_access.parameters_changed();
     m_saved_step = m_state.step;
-  else
+  } else {
     initialise_gpt(m_space, m_options.gpt, m_options.seed, m_state);
+  }
   m_first_step = m_state.step;
   m_communicator.run_agreed([&] {
     if (!is_root()) return;
@@ -335,52 +373,98 @@ void Trainer<T>::announce() {
 
 template <class T>
 auto Trainer<T>::train_step(Prefetcher<ExecutionSpace>& prefetcher) -> Step {
-  std::int64_t const batches = prefetcher.batches_per_step();
-  std::size_t const norm = m_losses.extent(0) - 1;
   double const scale = 1 / double(m_options.batch_tokens);
-  typename Model::Ready const ready = [this](std::int64_t begin, std::int64_t end) { m_reducer.ready(begin, end); };
-
-  Kokkos::deep_copy(m_space, m_state.gradients(), Compute(0));
-  for (std::int64_t b = 0; b < batches; ++b) {
-    Batch<ExecutionSpace> const batch = prefetcher.next();
-    bool const is_last = b + 1 == batches;
-    if (is_last) m_reducer.begin();
-    m_model.loss_and_gradients(batch.inputs, batch.targets, m_options.sequence_length, scale,
-                               {m_options.dropout, m_options.seed, m_state.step, batch.first_sequence},
-                               Kokkos::subview(m_losses, std::size_t(b)), is_last ? ready : typename Model::Ready());
+  std::size_t batches = 0;
+  m_access.begin_step();
+  for (std::size_t round = 0; round < m_rounds.size(); ++round) {
+    m_access.begin_round(m_rounds[round], round + 1 == m_rounds.size());
+    if (takes_part(m_rounds[round])) {
+      Batch<ExecutionSpace> const batch = prefetcher.next();
+      m_model.loss_and_gradients(batch.inputs, batch.targets, m_options.sequence_length, scale,
+                                 {m_options.dropout, m_options.seed, m_state.step, batch.first_sequence},
+                                 Kokkos::subview(m_losses, batches++));
+    } else {
+      m_model.attend(true);
+    }
   }
-  if (batches == 0) m_reducer.begin();
-  m_reducer.finish();
+  m_access.finish_step();
 
-  squared_norm(m_space, m_state.gradients(), Kokkos::subview(m_losses, norm), m_workspace);
+  enqueue_norms();
   Kokkos::deep_copy(m_space, m_losses_host, m_losses);
-  m_space.fence("Sporos::train_gpt: loss and norm are read on the host");
-  double loss = 0;
-  for (std::int64_t b = 0; b < batches; ++b) loss += m_losses_host(std::size_t(b));
+  m_space.fence("Sporos::train_gpt: losses and norms are read on the host");
+  double const loss = total_loss({m_losses_host.data(), m_losses_host.data() + batches}) * scale;
 
   // A gradient with a NaN or an infinity teaches nothing: every rank sees it and leaves the weights as they are.
-  double const squared = m_losses_host(norm);
+  double const squared = squared_norm();
   bool const skipped = !std::isfinite(squared);
   if (!skipped) update(m_options.clip > 0 ? clip_coefficient(squared, m_options.clip) : 1.0);
   ++m_state.step;
-  return {m_communicator.all_reduce_sum(loss) * scale, std::sqrt(squared), skipped};
+  return {loss, std::sqrt(squared), skipped};
 }
 
+template <class T>
+void Trainer<T>::enqueue_norms() {
+  std::int64_t begin = 0;
+  for (OwnedPart const& part : m_state.owned()) {
+    std::int64_t const end = begin + granules_of(part.range);
+    squared_norms(m_space, m_state.part(m_state.gradients(), part), StateLayout::granule,
+                  Kokkos::subview(m_norms, std::pair(begin, end)));
+    begin = end;
+  }
+  Kokkos::deep_copy(m_space, m_norms_host, m_norms);
+}
+
+/// Of the whole gradient: the norms of all granules, added in their order, which is the same for any number of ranks
+template <class T>
+double Trainer<T>::squared_norm() const {
+  auto const norms =
+      m_communicator.all_gather(std::vector<double>(m_norms_host.data(), m_norms_host.data() + m_norms_host.extent(0)));
+  std::vector<std::size_t> next(norms.size(), 0);
+  double sum = 0;
+  for (std::size_t unit = 0; unit < m_state.owned().size(); ++unit)
+    for (int rank = 0; rank < m_communicator.size(); ++rank) {
+      std::int64_t const granules = granules_of(m_state.layout().owned(unit, rank, m_communicator.size()));
+      for (std::int64_t g = 0; g < granules; ++g) sum += norms[std::size_t(rank)][next[std::size_t(rank)]++];
+    }
+  return sum;
+}
+
+/// Of all ranks' micro-batches, in the order of their sequences
+template <class T>
+double Trainer<T>::total_loss(std::vector<double> const& mine) const {
+  auto const losses = m_communicator.all_gather(mine);
+  double sum = 0;
+  if (!m_options.reproducible) {
+    for (auto const& of_rank : losses) sum = std::accumulate(of_rank.begin(), of_rank.end(), sum);
+    return sum;
+  }
+  for (std::size_t batch = 0; batch < losses.front().size(); ++batch)
+    for (auto const& of_rank : losses)
+      if (batch < of_rank.size()) sum += of_rank[batch];
+  return sum;
+}
+
+/// Each rank updates what it owns, or all where nothing is shared out.
 template <class T>
 void Trainer<T>::update(double gradient_scale) {
   AdamWOptions adam{.learning_rate = learning_rate(m_options, m_state.step),
                     .beta1 = m_options.beta1,
                     .beta2 = m_options.beta2,
                     .step = m_state.step + 1};
-  for (TensorRange const& tensor : m_state.layout().tensors()) {
-    auto const part = [&](auto const& flat) {
-      return Kokkos::subview(flat,
-                             Kokkos::pair<std::int64_t, std::int64_t>(tensor.offset, tensor.offset + tensor.size));
-    };
-    adam.weight_decay = tensor.weight_decay ? m_options.weight_decay : 0;
-    adamw(m_space, adam, gradient_scale, part(m_state.gradients()), part(m_state.master()),
-          part(m_state.first_moment()), part(m_state.second_moment()), part(m_state.parameters()));
-  }
+  auto parts = m_state.owned();
+  if (!m_state.is_shared(ZeroStage::optimizer)) parts = {{0, {0, m_state.layout().size()}, 0}};
+  for (OwnedPart const& part : parts)
+    for (TensorRange const& tensor : m_state.layout().tensors()) {
+      Interval const common{std::max(part.range.first, tensor.offset),
+                            std::min(part.range.last, tensor.offset + tensor.size)};
+      if (common.size() <= 0) continue;
+      OwnedPart const piece{part.unit, common, part.offset + common.first - part.range.first};
+      adam.weight_decay = tensor.weight_decay ? m_options.weight_decay : 0;
+      adamw(m_space, adam, gradient_scale, m_state.part(m_state.gradients(), piece),
+            m_state.part(m_state.master(), piece), m_state.part(m_state.first_moment(), piece),
+            m_state.part(m_state.second_moment(), piece), m_state.part(m_state.parameters(), piece));
+    }
+  m_access.parameters_changed();
 }
 
 template <class T>
@@ -390,30 +474,36 @@ std::int64_t Trainer<T>::validation_sequences(std::int64_t batches) const {
 }
 
 /// Mean loss over the first `batches` global batches of the validation data, or with 0 over all of it. Its sequences lie one after
-/// another, so each rank reads its share in one go.
+/// another, so a micro-batch is read in one go.
 template <class T>
 double Trainer<T>::evaluate(std::int64_t batches) {
-  std::int64_t const length = m_options.sequence_length, micro = m_options.micro_batch;
+  std::int64_t const length = m_options.sequence_length;
   std::int64_t const sequences = validation_sequences(batches);
-  Share const share = m_communicator.share(sequences);
-  Kokkos::View<int*, MemorySpace> const tokens("Sporos::train_gpt::validation_tokens", std::size_t(2 * micro * length));
+  BatchPlan const shares = plan(sequences);
+  std::int64_t const largest = shares.micro_batch * length;
+  Kokkos::View<int*, MemorySpace> const tokens("Sporos::train_gpt::validation_tokens", std::size_t(2 * largest));
   auto const tokens_host = Kokkos::create_mirror_view(tokens);
-  std::vector<int> read(std::size_t(micro * length + 1));
-  double total = 0;
-  for (std::int64_t first = share.first; first < share.last; first += micro) {
-    std::int64_t const count = std::min(micro, share.last - first) * length;
+  std::vector<int> read(std::size_t(largest + 1));
+  Kokkos::View<double, MemorySpace> const loss("Sporos::train_gpt::validation_loss");
+  std::vector<double> losses;
+  for (std::vector<int> const& ranks : shares.rounds()) {
+    if (!takes_part(ranks)) {
+      m_model.attend(false);
+      continue;
+    }
+    auto const [first, count_of_sequences] = shares[std::int64_t(losses.size())];
+    std::int64_t const count = count_of_sequences * length;
     m_data.validation->read(m_data.validation_range.first + first * length, count + 1, read.data());
     std::copy_n(read.begin(), count, tokens_host.data());
     std::copy_n(read.begin() + 1, count, tokens_host.data() + count);
     Kokkos::deep_copy(m_space, tokens, tokens_host);
     using Range = Kokkos::pair<std::int64_t, std::int64_t>;
     m_model.loss(Kokkos::subview(tokens, Range(0, count)), Kokkos::subview(tokens, Range(count, 2 * count)), length,
-                 Kokkos::subview(m_losses, 0));
-    Kokkos::deep_copy(m_space, m_losses_host, m_losses);
+                 loss);
+    Kokkos::deep_copy(m_space, losses.emplace_back(), loss);
     m_space.fence("Sporos::train_gpt: the validation loss is read on the host");
-    total += m_losses_host(0);
   }
-  return m_communicator.all_reduce_sum(total) / double(sequences * length);
+  return total_loss(losses) / double(sequences * length);
 }
 
 template <class T>
@@ -425,12 +515,14 @@ void Trainer<T>::evaluate_and_record() {
 
 template <class T>
 void Trainer<T>::sample_and_record() {
-  if (!is_root()) return;
+  // Where parameters are shared out, all ranks compute what rank 0 writes.
+  if (!is_root() && !m_state.is_shared(ZeroStage::optimizer)) return;
   SamplingOptions options;
   options.tokens = m_options.sample_tokens;
   options.seed = m_options.seed;
   std::string const text = m_data.tokenizer->decode(
       sample_tokens(m_space, m_model, m_data.tokenizer->encode(m_options.sample_prompt), options));
+  if (!is_root()) return;
   say(Impl::concatenate("step ", m_state.step, "  sample:\n", text));
   record({{"event", "sample"}, {"step", m_state.step}, {"prompt", m_options.sample_prompt}, {"text", text}});
 }
@@ -477,6 +569,27 @@ void Trainer<T>::stop() {
                         ", --resume goes on from there"));
 }
 
+/// Of the rank that needs most of each kind. Known after the first step, in which buffers have grown to what they will be.
+template <class T>
+void Trainer<T>::record_memory() {
+  auto const state = m_state.bytes();
+  auto const access = m_access.bytes();
+  std::pair<char const*, std::size_t> const kinds[] = {
+      {"parameters", state.parameters},       {"gradients", state.gradients},
+      {"optimizer", state.optimizer},         {"gathered_parameters", access.parameters},
+      {"gradients_in_use", access.gradients}, {"communication", access.communication},
+      {"activations", m_model.bytes()}};
+  nlohmann::json json = {{"event", "memory"}, {"step", m_state.step}};
+  std::string text;
+  for (auto const& [kind, bytes] : kinds) {
+    std::int64_t const largest = m_communicator.all_reduce_max(std::int64_t(bytes));
+    json[kind] = largest;
+    text += Impl::concatenate(text.empty() ? "" : ", ", kind, " ", fixed(double(largest) / 1e6, 1));
+  }
+  say("MB per rank: " + text);
+  record(json);
+}
+
 template <class T>
 void Trainer<T>::finish() {
   if (m_writer) {
@@ -510,12 +623,7 @@ template <class T>
 bool Trainer<T>::run() {
   start_or_resume();
   if (is_root()) m_progress.emplace(m_first_step, m_options.steps);
-  BatchPlan const plan{.global_batch = m_options.global_batch,
-                       .micro_batch = m_options.micro_batch,
-                       .rank = m_communicator.rank(),
-                       .ranks = m_communicator.size(),
-                       .first_step = m_first_step};
-  Prefetcher<ExecutionSpace> prefetcher(m_space, m_data.train, plan);
+  Prefetcher<ExecutionSpace> prefetcher(m_space, m_data.train, plan(m_options.global_batch));
   auto const due = [this](std::int64_t every) { return every > 0 && m_state.step % every == 0; };
   double waited = 0, stalled = 0;
   while (m_state.step < m_options.steps) {
@@ -527,6 +635,7 @@ bool Trainer<T>::run() {
     double const all_waited = prefetcher.seconds_waited();
     double const all_stalled = m_writer ? m_writer->seconds_stalled() : 0;
     record_step(step, seconds, all_waited - waited, all_stalled - stalled);
+    if (m_state.step == m_first_step + 1) record_memory();
     waited = all_waited;
     stalled = all_stalled;
 

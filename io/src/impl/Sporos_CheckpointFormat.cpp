@@ -86,17 +86,20 @@ Hdf5Handle hdf5_type(ElementType type) {
 }
 
 std::vector<CheckpointPiece> checkpoint_pieces(StateLayout const& layout, std::vector<CheckpointArray> const& arrays,
-                                               std::int64_t first, std::int64_t last) {
+                                               std::vector<OwnedPart> const& owned) {
   auto const& tensors = layout.tensors();
-  auto const begin = std::partition_point(
-      tensors.begin(), tensors.end(), [&](TensorRange const& tensor) { return tensor.offset + tensor.size <= first; });
   std::vector<CheckpointPiece> pieces;
   for (std::size_t array = 0; array < arrays.size(); ++array) {
     std::int64_t const largest = largest_piece_bytes / bytes_of(arrays[array].type);
-    for (auto tensor = begin; tensor != tensors.end() && tensor->offset < last; ++tensor) {
-      std::int64_t const end = std::min(last - tensor->offset, tensor->size);
-      for (std::int64_t at = std::max<std::int64_t>(first - tensor->offset, 0); at < end; at += largest)
-        pieces.push_back({array, std::size_t(tensor - tensors.begin()), at, std::min(largest, end - at)});
+    for (auto const& [unit, range, offset] : owned) {
+      auto const begin = std::partition_point(tensors.begin(), tensors.end(), [&](TensorRange const& tensor) {
+        return tensor.offset + tensor.size <= range.first;
+      });
+      for (auto tensor = begin; tensor != tensors.end() && tensor->offset < range.last; ++tensor) {
+        std::int64_t const end = std::min(range.last - tensor->offset, tensor->size);
+        for (std::int64_t at = std::max<std::int64_t>(range.first - tensor->offset, 0); at < end; at += largest)
+          pieces.push_back({array, std::size_t(tensor - tensors.begin()), at, std::min(largest, end - at)});
+      }
     }
   }
   return pieces;

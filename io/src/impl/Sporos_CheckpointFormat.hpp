@@ -30,10 +30,11 @@ struct CheckpointPiece {
   std::uint32_t crc32c = 0;
 };
 
-/// The pieces of a rank whose part of each array is [first, last). None has more than 2^28 bytes: a piece is a buffer when it
-/// is read, and far from the 2^31 bytes at which transfers of MPI and of HDF5 have failed.
+/// The pieces of a rank that owns these parts of each array, array by array and in the order of the parts. None has more than
+/// 2^28 bytes: a piece is a buffer when it is read, and far from the 2^31 bytes at which transfers of MPI and of HDF5 have
+/// failed.
 std::vector<CheckpointPiece> checkpoint_pieces(StateLayout const& layout, std::vector<CheckpointArray> const& arrays,
-                                               std::int64_t first, std::int64_t last);
+                                               std::vector<OwnedPart> const& owned);
 
 /// The text of manifest.json
 struct CheckpointManifest {

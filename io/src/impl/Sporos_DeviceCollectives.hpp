@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
-#include <type_traits>
+#include <vector>
 
 #include "Sporos_Communicator.hpp"
 #include "Sporos_Error.hpp"
@@ -23,14 +23,22 @@
 
 namespace Sporos::Impl {
 
+/// Elements that go to another rank, or come from it
+template <class Element>
+struct Message {
+  int rank;
+  Element* data;
+  std::int64_t count;
+};
+
 /// Collectives that GPUs do among themselves. This one is for execution spaces without: it is never available.
 template <class ExecutionSpace>
 class DeviceCollectives {
  public:
   explicit DeviceCollectives(Communicator const&) {}
   bool available() const { return false; }
-  template <class C>
-  void all_reduce_sum(ExecutionSpace const&, C*, std::int64_t) {}
+  template <class Element>
+  void exchange(ExecutionSpace const&, std::vector<Message<Element>> const&, std::vector<Message<Element>> const&) {}
 };
 
 #if defined(SPOROS_HAVE_DEVICE_COLLECTIVES)
@@ -80,11 +88,17 @@ class DeviceCollectives<DeviceWithCollectives> {
 
   bool available() const { return m_handle != nullptr; }
 
-  /// Enqueues data[i] = sum over ranks, in place
-  template <class C>
-  void all_reduce_sum(DeviceWithCollectives const& space, C* data, std::int64_t count) {
-    ncclDataType_t const type = std::is_same_v<C, double> ? ncclDouble : ncclFloat;
-    check(ncclAllReduce(data, data, std::size_t(count), type, ncclSum, m_handle, stream_of(space)), "ncclAllReduce");
+  /// Enqueues all of the messages. Every rank's sends meet the receives of the others.
+  template <class Element>
+  void exchange(DeviceWithCollectives const& space, std::vector<Message<Element>> const& sends,
+                std::vector<Message<Element>> const& receives) {
+    auto const bytes = [](Message<Element> const& message) { return std::size_t(message.count) * sizeof(Element); };
+    check(ncclGroupStart(), "ncclGroupStart");
+    for (Message<Element> const& message : sends)
+      check(ncclSend(message.data, bytes(message), ncclChar, message.rank, m_handle, stream_of(space)), "ncclSend");
+    for (Message<Element> const& message : receives)
+      check(ncclRecv(message.data, bytes(message), ncclChar, message.rank, m_handle, stream_of(space)), "ncclRecv");
+    check(ncclGroupEnd(), "ncclGroupEnd");
   }
 
  private:

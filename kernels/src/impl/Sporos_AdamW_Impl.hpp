@@ -32,6 +32,7 @@ enum class Reduction { sum, sum_of_squares };
 template <class C, Reduction reduction>
 struct PartialSums {
   std::int64_t size;
+  std::int64_t item_size;
   C const* x;
   double* partials;
 };
@@ -71,10 +72,10 @@ SPOROS_FUNCTION void run_item(Team const& team, AdamWStep<T> const& a, std::int6
 
 template <class Team, class C, Reduction reduction>
 SPOROS_FUNCTION void run_item(Team const& team, PartialSums<C, reduction> const& a, std::int64_t item) {
-  std::int64_t const begin = item * flat_item_size;
+  std::int64_t const begin = item * a.item_size;
   std::int64_t const left = a.size - begin;
   C const* const x = a.x + begin;
-  double const sum = team.template sum<double>(left < flat_item_size ? left : flat_item_size, [=](std::int64_t i) {
+  double const sum = team.template sum<double>(left < a.item_size ? left : a.item_size, [=](std::int64_t i) {
     return reduction == Reduction::sum ? double(x[i]) : double(x[i]) * double(x[i]);
   });
   double* const partial = a.partials + item;

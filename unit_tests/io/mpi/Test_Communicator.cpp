@@ -49,6 +49,15 @@ TEST_CASE("Reductions give every rank the same and follow rank order", "[io][mpi
   for (int r = 0; r < size; ++r) REQUIRE(ranks[std::size_t(r)] == 10 * r);
 }
 
+TEST_CASE("Each rank may give another number of values", "[io][mpi][communicator]") {
+  Communicator const world = Communicator::world();
+  std::vector<double> const mine(std::size_t(3 * world.rank()), 0.5 + world.rank());  // nothing on rank 0
+  auto const all = world.all_gather(mine);
+  REQUIRE(int(all.size()) == world.size());
+  for (int r = 0; r < world.size(); ++r)
+    REQUIRE(all[std::size_t(r)] == std::vector<double>(std::size_t(3 * r), 0.5 + r));
+}
+
 TEST_CASE("A broadcast carries texts of any length from any rank", "[io][mpi][communicator]") {
   Communicator const world = Communicator::world();
   for (int root = 0; root < world.size(); ++root)
