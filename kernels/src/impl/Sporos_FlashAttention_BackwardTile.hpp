@@ -18,12 +18,12 @@ namespace Sporos::inline SPOROS_LEVEL {
 /// with S = scale · Q Kᵀ and what AnyScores says, whose derivative dS is multiplied by. Algorithm 2 of FlashAttention-2
 /// (arXiv:2307.08691): keys stay, queries stream past; δ = Σ dO ∘ O, less the gradient of LSE, comes from a pass before. Fragments stand transposed, keys are their rows: so P and dS are left factors as they lie. Query heads that share
 /// K and V follow one another over the same dK and dV, without atomics: the result is the same bit for bit in every run.
-template <class Arch, class T, int HeadDim, class Scores = AnyScores>
+template <class Arch, class T, int HeadDim, class Scores = AnyScores,
+          class Shape = FlashAttentionBackwardShape<Arch, T, HeadDim>>
   requires TileArchitecture<Arch, T>
 class FlashAttentionBackwardTile {
  public:
   using C = ComputeType<T>;
-  using Shape = FlashAttentionBackwardShape<Arch, T, HeadDim>;
 
   static constexpr int keys = Shape::keys;
   static constexpr int queries = Shape::queries;
@@ -135,22 +135,34 @@ class FlashAttentionBackwardTile {
 
       join<1>(S);
       probabilities<Scores>(S, head, first_key, n * queries, unmasked.contains(n), lse);
-      join<0>(dP);
+      // Dropout marks P, which is complete only when dS is.
+      bool const early = Shape::issues_early && !head.drops();
+      if (early) {
+        convert(P, S);
+        mma_ab(dV, P, dO, band);
+        join<1>(dP);
+      } else {
+        join<0>(dP);
+      }
       score_gradients<Scores>(dP, S, head, first_key, n * queries, lse, delta);
-      convert(P, S);
+      if (!early) {
+        convert(P, S);
+        mma_ab(dV, P, dO, band);
+      }
       convert(dS, dP);
 
       dQ.open(dq_sums, n * queries);
-      mma_ab(dV, P, dO, band);
-      mma_ab(dK, dS, Q, band);
       mma_atb(dQ, K, dS, band);
-      join<0>(dV, dK, dQ, P, dS);
-      dQ.add();
-      m_queries.release(n);
-      m_lse.release(n);
+      mma_ab(dK, dS, Q, band);
+      join<1>(dV, dQ, P);
       m_output_gradients.release(n);
       m_delta.release(n);
+      dQ.add();
+      join<0>(dK, dS);
+      m_queries.release(n);
+      m_lse.release(n);
     }
+    if (blocks.end > blocks.begin) finish(dQ, K, dS);
   }
 
   SPOROS_FUNCTION void prefetch(int n) {
