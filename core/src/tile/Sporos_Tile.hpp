@@ -23,6 +23,10 @@ struct Simt;
 template <int Groups>
 struct Sm90With;
 using Sm90 = Sm90With<2>;
+struct Sm80;              // mma.sync, ldmatrix, cp.async
+struct Sm80SmallScratch;  // the same, in tiles for 40 KB of scratch
+struct Gfx90a;            // MFMA
+struct Gfx942;
 template <class A>
 struct Emulated;
 }  // namespace Arch
