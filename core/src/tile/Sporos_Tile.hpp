@@ -19,6 +19,10 @@ namespace Sporos::inline SPOROS_LEVEL {
 namespace Arch {
 struct Host;
 struct Simt;
+/// NVIDIA Hopper, with a number of warpgroups that compute
+template <int Groups>
+struct Sm90With;
+using Sm90 = Sm90With<2>;
 template <class A>
 struct Emulated;
 }  // namespace Arch
@@ -38,6 +42,13 @@ enum class Use : unsigned {
 SPOROS_FUNCTION constexpr Use operator|(Use a, Use b) { return Use(unsigned(a) | unsigned(b)); }
 SPOROS_FUNCTION constexpr bool includes(Use all, Use one) { return (unsigned(all) & unsigned(one)) != 0; }
 
+/// Where a copy engine finds a matrix: in the tensor that it knows by this number, 0 if by none
+struct TensorPlace {
+  int map = 0;
+  int head = 0;
+  int batch = 0;
+};
+
 /// Rows of global memory, unit stride along a row.
 template <class T>
 struct Matrix {
@@ -45,6 +56,7 @@ struct Matrix {
   std::int64_t stride;
   int rows;
   int columns;
+  TensorPlace place = {};
   SPOROS_FUNCTION T* row(std::int64_t r) const { return data + r * stride; }
 };
 
@@ -87,6 +99,7 @@ class RowValues;
 
 /// Sums over several products in global memory, to[first + column][row] += product(row, column), for which this team is
 /// the only writer. Rows is the width of the matrix; it has a multiple of Cols rows.
+/// In which order the sums lie is the architecture's choice, as is to add one product late.
 ///     ColumnSums(team), open(to, first), add()
 template <class Arch, class C, int Rows, int Cols>
 class ColumnSums;
@@ -172,6 +185,9 @@ template <class Arch, class C, int Rows, int Cols, class A, class B>
 SPOROS_FUNCTION void mma_atb(ColumnSums<Arch, C, Rows, Cols>& sums, A const& a, B& b, Band const&) {
   mma_atb(sums, a, b);
 }
+
+template <class Arch, class C, int Rows, int Cols, class A, class B>
+SPOROS_FUNCTION void finish(ColumnSums<Arch, C, Rows, Cols>&, A const&, B&) {}
 
 /// f(row, col, x[row][col], y[row][col]), which may change both
 template <class Arch, class C, int Rows, int Cols, class F>
@@ -262,11 +278,12 @@ concept TileArchitecture = requires(
 
   // P = S rounded to T, ready as a factor. S may be read, but only a product may write it until P's product is joined.
   convert(P, S);
-  dQ.open(lse, n);            // the sums of rows n ...
-  dQ.add();                   // after the join
-  combine_lanes(m, op);       // each slot becomes op over all lanes that hold its row
-  any(m, predicate);          // whether it holds for some row of this warp; the same answer in all its lanes
-  store_rows(team, o, n, O);  // rows n ... of a matrix; those behind its last row and column are dropped
+  dQ.open(lse, n);               // the sums of rows n ...
+  dQ.add();                      // after the join
+  finish(dQ, both.wait(n), dS);  // what is still owed of the last product, with its factors as they are
+  combine_lanes(m, op);          // each slot becomes op over all lanes that hold its row
+  any(m, predicate);             // whether it holds for some row of this warp; the same answer in all its lanes
+  store_rows(team, o, n, O);     // rows n ... of a matrix; those behind its last row and column are dropped
   store_rows(team, lse, n, m);
   Arch::max(Arch::exp2(x), Arch::log2(Arch::ceil(Arch::multiply_add(x, x, x))));
 };

@@ -135,22 +135,34 @@ class FlashAttentionBackwardTile {
 
       join<1>(S);
       probabilities<Scores>(S, head, first_key, n * queries, unmasked.contains(n), lse);
-      join<0>(dP);
+      // Dropout marks P, which is complete only when dS is.
+      bool const early = Shape::issues_early && !head.drops();
+      if (early) {
+        convert(P, S);
+        mma_ab(dV, P, dO, band);
+        join<1>(dP);
+      } else {
+        join<0>(dP);
+      }
       score_gradients<Scores>(dP, S, head, first_key, n * queries, lse, delta);
-      convert(P, S);
+      if (!early) {
+        convert(P, S);
+        mma_ab(dV, P, dO, band);
+      }
       convert(dS, dP);
 
       dQ.open(dq_sums, n * queries);
-      mma_ab(dV, P, dO, band);
-      mma_ab(dK, dS, Q, band);
       mma_atb(dQ, K, dS, band);
-      join<0>(dV, dK, dQ, P, dS);
-      dQ.add();
-      m_queries.release(n);
-      m_lse.release(n);
+      mma_ab(dK, dS, Q, band);
+      join<1>(dV, dQ, P);
       m_output_gradients.release(n);
       m_delta.release(n);
+      dQ.add();
+      join<0>(dK, dS);
+      m_queries.release(n);
+      m_lse.release(n);
     }
+    if (blocks.end > blocks.begin) finish(dQ, K, dS);
   }
 
   SPOROS_FUNCTION void prefetch(int n) {

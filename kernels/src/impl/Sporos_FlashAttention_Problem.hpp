@@ -20,6 +20,7 @@ struct HeadTensor {
   std::int64_t sequence_stride;
   std::int64_t head_stride;
   int width;
+  int map = 0;  // the number by which a copy engine knows it, if at all
 };
 
 /// (batch, heads, sequence); (heads, all sequences one after another) has a batch_stride of 0.
@@ -107,11 +108,12 @@ struct FlashAttentionBackwardArguments {
 
   // A slot is the share of the key tiles of a head that one team works through, adding to a dQ of its own.
   int slots;
+  bool shared_sums;          // ... or all to one, atomically
   int padded_queries;        // of the longest sequence, rounded up to whole blocks
   int query_block;           // ... of so many
   int padded_head_dim;       // head_dim, rounded up to the width of the tiles
   std::int64_t padded_rows;  // of one head, over all sequences
-  C* dq_sums;                // (slots, heads, padded_rows, padded_head_dim)
+  C* dq_sums;                // (slots or 1, heads, padded_rows, padded_head_dim)
   C* lse_log2;               // (heads, padded_rows): LSE log2 e; infinite where a row saw no key, and behind the end
   C* delta;                  // as lse_log2: Σ over a row of dO ∘ O, less dLSE; 0 behind the end
 };
@@ -316,7 +318,8 @@ class FlashAttentionHead {
 
   /// The sums of dQ of a slot
   SPOROS_FUNCTION Matrix<C> dq_sums(FlashAttentionBackwardArguments<T> const& arguments, int slot) const {
-    std::int64_t const row = slot * m_problem.heads * arguments.padded_rows + padded_row(arguments);
+    int const own = arguments.shared_sums ? 0 : slot;
+    std::int64_t const row = own * m_problem.heads * arguments.padded_rows + padded_row(arguments);
     int const width = arguments.padded_head_dim;
     return {arguments.dq_sums + row * width, width, padded_queries(arguments), width};
   }
@@ -354,7 +357,10 @@ class FlashAttentionHead {
   SPOROS_FUNCTION Matrix<U> matrix(Impl::HeadTensor<U> const& tensor, int first_row, int rows, int head) const {
     return {
         tensor.data + m_batch * tensor.batch_stride + first_row * tensor.sequence_stride + head * tensor.head_stride,
-        tensor.sequence_stride, rows, tensor.width};
+        tensor.sequence_stride,
+        rows,
+        tensor.width,
+        {tensor.map, head, m_batch}};
   }
 
   FlashAttentionArguments<T> const& m_problem;

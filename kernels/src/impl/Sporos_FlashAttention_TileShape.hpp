@@ -11,7 +11,8 @@ namespace Sporos::inline SPOROS_LEVEL {
 template <class Arch, class T, int HeadDim>
 struct FlashAttentionForwardShape;
 
-/// Backward: keys that stay, queries that stream past, buffers for each of Q and dO.
+/// Backward: keys that stay, queries that stream past, buffers for each of Q and dO; issues_early says whether dV += P dO
+/// shall be under way while dS is computed.
 template <class Arch, class T, int HeadDim>
 struct FlashAttentionBackwardShape;
 
@@ -29,6 +30,7 @@ struct FlashAttentionBackwardShape<Arch::Host, T, HeadDim> {
   static constexpr int keys = 64;
   static constexpr int queries = 64;
   static constexpr int stages = 1;
+  static constexpr bool issues_early = false;
 };
 
 // GPUs without matrix instructions: tiles of rows of HeadDim numbers in scratch, of which older Kokkos has 40 KB. Larger
@@ -47,6 +49,27 @@ struct FlashAttentionBackwardShape<Arch::Simt, T, HeadDim> {
   static constexpr int keys = row <= 256 ? 32 : 16;
   static constexpr int queries = keys;
   static constexpr int stages = 1;
+  static constexpr bool issues_early = false;
+};
+
+// Hopper: each warpgroup that computes has 64 rows. Two of them may keep 240 registers a thread, three 160. Scratch is what
+// one team may have, 226 KiB at most.
+// 128 x 176: S, P and O take 88 + 44 + 64 registers; scratch 32 + 4 · 44 KiB. The wider the better: Q is read once for more
+// keys. D = 64 is bound by exponentials, of which three warpgroups keep more under way; 256 has room for 80 keys.
+template <int Groups, class T, int HeadDim>
+struct FlashAttentionForwardShape<Arch::Sm90With<Groups>, T, HeadDim> {
+  static constexpr int queries = 64 * Groups;
+  static constexpr int keys = HeadDim == 64 ? 128 : HeadDim == 128 ? 176 : 80;
+  static constexpr int stages = 2;
+};
+
+// dK and dV take HeadDim registers, S, dP and dQ queries / 2 each. Heads of 256 do not fit.
+template <int Groups, class T, int HeadDim>
+struct FlashAttentionBackwardShape<Arch::Sm90With<Groups>, T, HeadDim> {
+  static constexpr int keys = 64 * Groups;
+  static constexpr int queries = 64;
+  static constexpr int stages = 2;
+  static constexpr bool issues_early = true;
 };
 
 // An emulator has the tiles of what it emulates.
