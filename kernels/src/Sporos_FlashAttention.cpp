@@ -75,7 +75,7 @@ FlashAttentionBackwardPlan plan_host(ExecutionSpace const& space, FlashAttention
   std::int64_t const held = (std::int64_t(32) << 20) / std::max<std::int64_t>(1, bytes);
   std::int64_t const even = heads >= 4 * threads ? 1 : threads / std::gcd(heads, threads);
   std::int64_t const slots = std::min({even, held, std::int64_t(blocks(a.keys, tiling.keys))});
-  return {int(std::max<std::int64_t>(1, slots)), tiling.queries, tiling.head_dim};
+  return {int(std::max<std::int64_t>(1, slots)), false, tiling.queries, tiling.head_dim};
 }
 
 template <class ExecutionSpace, class T>
@@ -280,7 +280,7 @@ struct WorkspaceSizes {
 
   explicit WorkspaceSizes(FlashAttentionBackwardArguments<T> const& a)
       : rows(std::size_t(a.forward.heads) * std::size_t(a.padded_rows)) {
-    dq_sums = std::size_t(a.slots) * rows * std::size_t(a.padded_head_dim);
+    dq_sums = std::size_t(a.shared_sums ? 1 : a.slots) * rows * std::size_t(a.padded_head_dim);
   }
   std::size_t all() const { return dq_sums + 2 * rows; }
 };
@@ -289,6 +289,7 @@ template <class ExecutionSpace, class T>
 void set_plan(ExecutionSpace const& space, std::int64_t total_queries, FlashAttentionBackwardArguments<T>& arguments) {
   FlashAttentionBackwardPlan const plan = Impl::plan(space, arguments.forward);
   arguments.slots = plan.slots;
+  arguments.shared_sums = plan.shared_sums;
   set_padding(arguments, total_queries, plan.query_block, plan.padded_head_dim);
 }
 

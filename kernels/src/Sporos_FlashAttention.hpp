@@ -46,6 +46,9 @@ struct FlashAttentionOptions {
   Dropout dropout = {};
   AttentionWindow window = {};
   double softcap = 0;  ///< scores s become softcap · tanh(s / softcap), before anything is added to them; 0 for none
+  /// The backward pass gives the same bits in every run on one execution space of one concurrency. Without it, GPUs with
+  /// kernels of their own (Hopper) add to dQ atomically, which is faster; everywhere else this changes nothing.
+  bool repeatable = false;
 };
 
 /// What attention may be given beyond q, k and v. A View without elements, or no lengths, stand for "not given".
@@ -247,6 +250,7 @@ auto flash_attention_arguments(QView const& q, KView const& k, VView const& v, F
   a.scale = C(options.scale > 0 ? options.scale : 1 / std::sqrt(double(q.extent(d))));
   a.softcap = C(options.softcap);
   a.dropout = options.dropout;
+  a.repeatable = options.repeatable;
   a.splits = 1;
 
   if (auto const& bias = extras.bias; bias.size() != 0) {
@@ -475,7 +479,7 @@ std::size_t flash_attention_backward_workspace_bytes(ExecutionSpace const& space
 /// \param workspace         grows to flash_attention_backward_workspace_bytes()
 /// \throws InvalidArgument  as flash_attention_forward()
 ///
-/// Without atomic operations: for one execution space of one concurrency the result is the same bit for bit in every run.
+/// The result is the same bit for bit in every run if options.repeatable says so.
 template <class ExecutionSpace, class QView, class KView, class VView, class OView, class LseView, class DoView,
           class DqView, class DkView, class DvView>
 void flash_attention_backward(

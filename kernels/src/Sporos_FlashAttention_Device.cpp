@@ -11,6 +11,7 @@
 #include "impl/Sporos_FlashAttention_BiasGradientTile.hpp"
 #include "impl/Sporos_FlashAttention_ForwardTile.hpp"
 #include "impl/Sporos_FlashAttention_HeadDim.hpp"
+#include "impl/Sporos_FlashAttention_Hopper.hpp"
 
 #if defined(KOKKOS_ENABLE_CUDA) || defined(KOKKOS_ENABLE_HIP)
 namespace Sporos::Impl {
@@ -138,6 +139,8 @@ struct SumOfSlots {
 
 template <class ExecutionSpace, class T>
 void flash_attention_forward_device(ExecutionSpace const& space, FlashAttentionArguments<T> const& arguments) {
+  if constexpr (has_hopper_kernels<T>)
+    if (hopper_takes_forward(space, arguments)) return flash_attention_forward_hopper(space, arguments);
   with_head_dim(arguments.head_dim, [&]<int HeadDim>(HeadDimOf<HeadDim>) {
     using Work = ForwardWork<T, HeadDim>;
     int const tiles = Work::Tile::tiles(arguments);
@@ -149,7 +152,10 @@ void flash_attention_forward_device(ExecutionSpace const& space, FlashAttentionA
 template <class ExecutionSpace, class T>
 FlashAttentionBackwardPlan flash_attention_backward_plan_device(ExecutionSpace const& space,
                                                                 FlashAttentionArguments<T> const& arguments) {
+  if constexpr (has_hopper_kernels<T>)
+    if (hopper_takes_backward(space, arguments)) return flash_attention_backward_plan_hopper(space, arguments);
   FlashAttentionBackwardPlan plan;
+  plan.shared_sums = false;
   with_head_dim(arguments.head_dim, [&]<int HeadDim>(HeadDimOf<HeadDim>) {
     using Tile = typename BackwardWork<T, HeadDim>::Tile;
     plan.padded_head_dim = HeadDim;
@@ -172,6 +178,8 @@ FlashAttentionBackwardPlan flash_attention_backward_plan_device(ExecutionSpace c
 template <class ExecutionSpace, class T>
 void flash_attention_backward_device(ExecutionSpace const& space, FlashAttentionBackwardArguments<T> const& arguments) {
   FlashAttentionArguments<T> const& a = arguments.forward;
+  if constexpr (has_hopper_kernels<T>)
+    if (hopper_takes_backward(space, a)) return flash_attention_backward_hopper(space, arguments);
   using Rows = BackwardRows<ExecutionSpace, T>;
   std::int64_t const rows = std::int64_t(a.batch) * a.heads * arguments.padded_queries;
   std::int64_t const teams = (rows + Rows::rows_of_team - 1) / Rows::rows_of_team;

@@ -101,13 +101,14 @@ struct TeamScratch {
   static constexpr int bytes = queue + int(sizeof(Queue));
 };
 
-/// Both roles of one team. Work has
+/// Both roles of one team; nothing where this is compiled for another GPU. Work has
 ///     Tile                               a body with produce() and consume()
 ///     items()                            how many there are in the launch
 ///     work.produce(tile, item), work.consume(tile, item)
 template <class Arch, class Work>
 __device__ __forceinline__ void run_team(Work const& work, unsigned char* scratch, TensorMap const* maps,
                                          typename TileQueue<Arch>::Counter* counter, int rank, int teams) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Scratch = TeamScratch<Arch, Work>;
   Team<Arch> team(*reinterpret_cast<typename Scratch::Barriers*>(scratch + Scratch::barriers), maps);
   typename Work::Tile tile(team, *reinterpret_cast<typename Scratch::Tile*>(scratch));
@@ -117,14 +118,19 @@ __device__ __forceinline__ void run_team(Work const& work, unsigned char* scratc
   if (team.loads()) {
     team.give_registers();
     auto const produce = [&](int item) { work.produce(tile, item); };
-    if (team.is_first_loading_warp())
+    // Twice, for the compiler to see which way blocks are loaded: registers are few here.
+    if (team.has_maps()) {
+      if (team.is_first_loading_warp()) queue.lead(produce);
+    } else if (team.is_first_loading_warp()) {
       queue.lead(produce);
-    else if (!team.has_maps())
+    } else {
       queue.follow(produce);
+    }
   } else {
     team.take_registers();
     queue.follow([&](int item) { work.consume(tile, item); });
   }
+#endif
 }
 
 }  // namespace Sporos::inline SPOROS_LEVEL

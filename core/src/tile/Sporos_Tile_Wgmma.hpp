@@ -86,51 +86,37 @@ class Fragment<Arch, C, Rows, Cols> {
 
 // ------------------------------------------------------------------------------------- from memory to scratch
 
-/// A place in a ring of buffers, and whether it came round an odd number of times
-template <int Stages>
-struct RingPlace {
-  int stage = 0;
-  int parity = 0;
-
-  SPOROS_FUNCTION void advance() {
-    if (++stage == Stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-/// Buffers that the producer fills in turn and all computing warps read
+/// Buffers that the producer fills in turn and all computing warps read. Blocks are taken in descending order, all of the open
+/// range: so the number of a block tells its buffer and the phase of its barriers, and loops carry no state of rings.
 template <WgmmaArchitecture Arch, int Stages>
 class BufferRing {
+  static_assert((Stages & (Stages - 1)) == 0, "a power of two");
+
  public:
+  using Barriers = typename Team<Arch>::Barriers;
+
   SPOROS_FUNCTION BufferRing(Team<Arch>& team, int arrivals)
       : m_full(team.new_barriers(Stages, arrivals)), m_free(team.new_barriers(Stages, Team<Arch>::warps)) {}
 
-  /// Fills the next buffer as soon as it is free: fill(number of the buffer, its barrier)
-  template <class Fill>
-  SPOROS_FUNCTION void fill_next(Team<Arch>& team, Fill const& fill) {
-    team.wait(m_free + m_load.stage, m_load.parity ^ 1);
-    fill(m_load.stage, m_full + m_load.stage);
-    m_load.advance();
+  SPOROS_FUNCTION void open(BlockRange const& range) {
+    m_first = m_taken + unsigned(range.end) - 1;
+    if (range.end > range.begin) m_taken += unsigned(range.end - range.begin);
   }
 
-  /// The number of the next buffer, once it is full
-  SPOROS_FUNCTION int wait(Team<Arch>& team) {
-    int const stage = m_wait.stage;
-    team.wait(m_full + stage, m_wait.parity);
-    m_wait.advance();
-    return stage;
-  }
+  SPOROS_FUNCTION int stage(int n) const { return int((m_first - unsigned(n)) & (Stages - 1)); }
+  SPOROS_FUNCTION Barriers full(int n) const { return m_full + stage(n); }
 
-  SPOROS_FUNCTION void release(Team<Arch>& team) {
-    team.arrive(m_free + m_release.stage);
-    m_release.advance();
-  }
+  SPOROS_FUNCTION void wait_until_free(Team<Arch>& team, int n) const { team.wait(m_free + stage(n), parity(n) ^ 1); }
+  SPOROS_FUNCTION void wait_until_full(Team<Arch>& team, int n) const { team.wait(full(n), parity(n)); }
+  SPOROS_FUNCTION void release(Team<Arch>& team, int n) const { team.arrive(m_free + stage(n)); }
 
  private:
-  typename Team<Arch>::Barriers m_full, m_free;
-  RingPlace<Stages> m_load, m_wait, m_release;
+  /// Whether the buffer came round an odd number of times before
+  SPOROS_FUNCTION int parity(int n) const { return int((m_first - unsigned(n)) / Stages & 1); }
+
+  Barriers m_full, m_free;
+  unsigned m_taken = 0;  // blocks, of all ranges so far
+  unsigned m_first = 0;  // ... before block 0 of this one, which may be beyond it
 };
 
 /// By tensor map, one copy for each panel of 64 columns, or in pieces of 16 bytes by all lanes of the producer, where there
@@ -149,28 +135,31 @@ class Pipeline<Arch, T, use, Rows, Cols, Stages> {
   SPOROS_FUNCTION void open(Matrix<T const> const& source, BlockRange const& range) {
     m_source = source;
     m_range = range;
+    m_ring.open(range);
   }
 
   SPOROS_FUNCTION void load(int n) {
     if (!m_range.contains(n)) return;
-    m_ring.fill_next(m_team, [&](int stage, auto const& full) {
-      Tile const tile = buffer(stage);
-      if (m_team.has_maps())
-        m_team.for_one_lane([&] { load_by_map(n, tile, full); });
-      else
-        load_by_lanes(n, tile, full);
-    });
+    m_ring.wait_until_free(m_team, n);
+    if (m_team.has_maps())
+      m_team.for_one_lane([&] { load_by_map(n); });
+    else
+      load_by_lanes(n);
   }
 
   SPOROS_FUNCTION void prefetch(int) {}
-  SPOROS_FUNCTION Tile wait(int) { return buffer(m_ring.wait(m_team)); }
-  SPOROS_FUNCTION void release(int) { m_ring.release(m_team); }
+  SPOROS_FUNCTION Tile wait(int n) {
+    m_ring.wait_until_full(m_team, n);
+    return buffer(n);
+  }
+  SPOROS_FUNCTION void release(int n) { m_ring.release(m_team, n); }
 
  private:
-  SPOROS_FUNCTION Tile buffer(int stage) const { return {m_address + unsigned(stage) * Tile::bytes}; }
+  SPOROS_FUNCTION Tile buffer(int n) const { return {m_address + unsigned(m_ring.stage(n)) * Tile::bytes}; }
 
-  template <class Barrier>
-  SPOROS_FUNCTION void load_by_map(int n, Tile tile, Barrier const& full) {
+  SPOROS_FUNCTION void load_by_map(int n) {
+    Tile const tile = buffer(n);
+    auto const full = m_ring.full(n);
     // Rows that stay are read once, those that stream past once for each tile.
     constexpr bool stays = includes(use, Use::left | Use::left_transposed);
     m_team.arrive_and_expect(full, Tile::bytes);
@@ -179,8 +168,8 @@ class Pipeline<Arch, T, use, Rows, Cols, Stages> {
                                   panel * Tile::panel_columns, n * Rows, full, stays);
   }
 
-  template <class Barrier>
-  SPOROS_FUNCTION void load_by_lanes(int n, Tile tile, Barrier const& full) {
+  SPOROS_FUNCTION void load_by_lanes(int n) {
+    Tile const tile = buffer(n);
     constexpr int chunks = Cols / Tile::chunk_size;  // of a row
     std::int64_t const first = std::int64_t(n) * Rows;
     bool const aligned = m_source.columns % Tile::chunk_size == 0 && m_source.stride % Tile::chunk_size == 0 &&
@@ -196,7 +185,7 @@ class Pipeline<Arch, T, use, Rows, Cols, Stages> {
           m_team.copy_elements(tile.chunk(row, column), from, real);
       }
     });
-    m_team.arrive_after_copies(full);
+    m_team.arrive_after_copies(m_ring.full(n));
   }
 
   Team<Arch>& m_team;
@@ -229,28 +218,32 @@ class Pipeline<Arch, C, Use::column_values, Rows, 1, Stages> {
   SPOROS_FUNCTION void open(Matrix<C const> const& source, BlockRange const& range) {
     m_source = source;
     m_range = range;
+    m_ring.open(range);
   }
 
   SPOROS_FUNCTION void load(int n) {
     if (!m_range.contains(n)) return;
-    m_ring.fill_next(m_team, [&](int stage, auto const& full) {
-      m_team.for_one_lane([&] {
-        if (m_team.is_first_loading_warp()) {
-          m_team.arrive_and_expect(full, bytes);
-          m_team.copy_bytes(address(stage), m_source.row(std::int64_t(n) * Rows), bytes, full);
-        } else {
-          m_team.arrive_alone(full);
-        }
-      });
+    m_ring.wait_until_free(m_team, n);
+    auto const full = m_ring.full(n);
+    m_team.for_one_lane([&] {
+      if (m_team.is_first_loading_warp()) {
+        m_team.arrive_and_expect(full, bytes);
+        m_team.copy_bytes(address(n), m_source.row(std::int64_t(n) * Rows), bytes, full);
+      } else {
+        m_team.arrive_alone(full);
+      }
     });
   }
 
   SPOROS_FUNCTION void prefetch(int) {}
-  SPOROS_FUNCTION WgmmaColumnValues<Arch, C> wait(int) { return {address(m_ring.wait(m_team))}; }
-  SPOROS_FUNCTION void release(int) { m_ring.release(m_team); }
+  SPOROS_FUNCTION WgmmaColumnValues<Arch, C> wait(int n) {
+    m_ring.wait_until_full(m_team, n);
+    return {address(n)};
+  }
+  SPOROS_FUNCTION void release(int n) { m_ring.release(m_team, n); }
 
  private:
-  SPOROS_FUNCTION std::uint32_t address(int stage) const { return m_address + unsigned(stage) * unsigned(bytes); }
+  SPOROS_FUNCTION std::uint32_t address(int n) const { return m_address + unsigned(m_ring.stage(n)) * unsigned(bytes); }
 
   Team<Arch>& m_team;
   BufferRing<Arch, Stages> m_ring;
@@ -370,9 +363,9 @@ class ColumnSums<Arch, C, Rows, Cols> {
     m_token.check_joined();
     if (m_target != nullptr) {
       Arch::for_each_lane([&](int lane) {
+        C* const first = m_target + Order::offset(m_warp, 0, lane);
         SPOROS_UNROLL
-        for (int j = 0; j < Order::columns / 8; ++j)
-          Arch::add_four(m_target + Order::offset(m_warp, j, lane), m_values, 4 * j, lane);
+        for (int j = 0; j < Order::columns / 8; ++j) Arch::add_four(first + j * Order::part, m_values, 4 * j, lane);
       });
     }
     m_target = m_next;

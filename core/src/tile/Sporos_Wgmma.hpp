@@ -83,6 +83,38 @@ SPOROS_WGMMA(float16, "f16")
 
 #define SPOROS_WGMMA(T, TYPE) \
 template <> \
+struct Wgmma<T, 48> { \
+  template <bool TransposedA, bool TransposedB> \
+  __device__ static __forceinline__ void shared(float (&d)[24], std::uint64_t a, std::uint64_t b) { \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n48k16.f32." TYPE "." TYPE \
+                 " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23}, " \
+                 "%24, %25, p, 1, 1, %26, %27; }" \
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]), "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]), "=f"(d[21]), "=f"(d[22]), "=f"(d[23]) \
+                 : "l"(a), "l"(b), "n"(int(TransposedA)), "n"(int(TransposedB))); \
+  } \
+  template <bool TransposedA, bool TransposedB> \
+  __device__ static __forceinline__ void add_shared(float (&d)[24], std::uint64_t a, std::uint64_t b) { \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n48k16.f32." TYPE "." TYPE \
+                 " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23}, " \
+                 "%24, %25, p, 1, 1, %26, %27; }" \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]) \
+                 : "l"(a), "l"(b), "n"(int(TransposedA)), "n"(int(TransposedB))); \
+  } \
+  template <bool TransposedB> \
+  __device__ static __forceinline__ void add_registers(float (&d)[24], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) { \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n48k16.f32." TYPE "." TYPE \
+                 " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23}, " \
+                 "{%24, %25, %26, %27}, %28, p, 1, 1, %29; }" \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]) \
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(int(TransposedB))); \
+  } \
+};
+SPOROS_WGMMA(bfloat16, "bf16")
+SPOROS_WGMMA(float16, "f16")
+#undef SPOROS_WGMMA
+
+#define SPOROS_WGMMA(T, TYPE) \
+template <> \
 struct Wgmma<T, 64> { \
   template <bool TransposedA, bool TransposedB> \
   __device__ static __forceinline__ void shared(float (&d)[32], std::uint64_t a, std::uint64_t b) { \

@@ -85,6 +85,20 @@ struct ColumnsAsVectors {
   SPOROS_FUNCTION static constexpr int term(int k) { return k * 16 * Tile::row_bytes; }
 };
 
+/// A place in a ring of buffers, and whether it came round an odd number of times
+template <int Stages>
+struct RingPlace {
+  int stage = 0;
+  int parity = 0;
+
+  SPOROS_FUNCTION void advance() {
+    if (++stage == Stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 /// Buffers through which warpgroups hand a factor to each other
 struct ExchangeBuffers {
   static constexpr int count = 3;
@@ -96,11 +110,12 @@ template <int Groups, int Rows, int Cols>
 struct ColumnSumsOrder {
   static constexpr bool splits_rows = Rows == WgmmaLayout::rows * Groups;
   static constexpr int columns = splits_rows ? Cols : Cols / Groups;  // of a warpgroup
+  static constexpr int part = WgmmaLayout::rows * 8;                  // elements in eight columns of a warpgroup
 
   /// Where registers 4 j ... 4 j + 3 of a lane are
   SPOROS_FUNCTION static constexpr int offset(int warp, int j, int lane) {
     int const group = warp / WgmmaLayout::warps, thread = warp % WgmmaLayout::warps * WgmmaLayout::lanes + lane;
-    return group * WgmmaLayout::rows * columns + j * 512 + thread * 4;
+    return group * WgmmaLayout::rows * columns + j * part + thread * 4;
   }
 
   /// What element they are: register r of a lane

@@ -18,12 +18,12 @@ namespace Sporos::inline SPOROS_LEVEL {
 /// with S = scale · Q Kᵀ and what AnyScores says, whose derivative dS is multiplied by. Algorithm 2 of FlashAttention-2
 /// (arXiv:2307.08691): keys stay, queries stream past; δ = Σ dO ∘ O, less the gradient of LSE, comes from a pass before. Fragments stand transposed, keys are their rows: so P and dS are left factors as they lie. Query heads that share
 /// K and V follow one another over the same dK and dV, without atomics: the result is the same bit for bit in every run.
-template <class Arch, class T, int HeadDim, class Scores = AnyScores>
+template <class Arch, class T, int HeadDim, class Scores = AnyScores,
+          class Shape = FlashAttentionBackwardShape<Arch, T, HeadDim>>
   requires TileArchitecture<Arch, T>
 class FlashAttentionBackwardTile {
  public:
   using C = ComputeType<T>;
-  using Shape = FlashAttentionBackwardShape<Arch, T, HeadDim>;
 
   static constexpr int keys = Shape::keys;
   static constexpr int queries = Shape::queries;

@@ -16,6 +16,7 @@ void flash_attention_forward_device(ExecutionSpace const& space, FlashAttentionA
 /// How the backward pass divides its work, which decides what it needs of a workspace
 struct FlashAttentionBackwardPlan {
   int slots;
+  bool shared_sums;
   int query_block;
   int padded_head_dim;
 };

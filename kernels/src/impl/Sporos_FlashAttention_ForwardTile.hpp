@@ -17,12 +17,12 @@ namespace Sporos::inline SPOROS_LEVEL {
 ///
 /// Algorithm 1 of FlashAttention-2 (arXiv:2307.08691), in the order of FlashAttention-3 (arXiv:2407.08608, section 3.2):
 /// the product O += P V of one block is under way while the softmax of the next is computed.
-template <class Arch, class T, int HeadDim, class Scores = AnyScores>
+template <class Arch, class T, int HeadDim, class Scores = AnyScores,
+          class Shape = FlashAttentionForwardShape<Arch, T, HeadDim>>
   requires TileArchitecture<Arch, T>
 class FlashAttentionForwardTile {
  public:
   using C = ComputeType<T>;
-  using Shape = FlashAttentionForwardShape<Arch, T, HeadDim>;
 
   static constexpr int queries = Shape::queries;
   static constexpr int keys = Shape::keys;
@@ -50,12 +50,12 @@ class FlashAttentionForwardTile {
     return arguments.queries / queries + (arguments.queries % queries != 0);
   }
 
-  /// The producer's role: loads everything that consume() waits for, in the order of its waits. An architecture with warps
+  /// The producer's role: loads everything that consume() waits for. An architecture with warps
   /// of their own for that calls it for the same sequence of tiles as consume(); elsewhere the consumers prefetch.
   SPOROS_FUNCTION void produce(FlashAttentionHead<T> const& head, int tile) {
     BlockRange const blocks = open(head, tile);
-    m_queries.load(tile);
     m_keys.load(blocks.end - 1);
+    m_queries.load(tile);  // its only buffer is free later than the next of K
     for (int n = blocks.end - 1; n >= blocks.begin; --n) {
       m_keys.load(n - 1);
       m_values.load(n);
@@ -136,11 +136,13 @@ class FlashAttentionForwardTile {
         convert(P, S);
       }
 
+      m_queries.release(tile);
       mma_ab(O, P, m_values.wait(blocks.begin), band(blocks.begin));
       join<0>(O, P);
       m_values.release(blocks.begin);
+    } else {
+      m_queries.release(tile);
     }
-    m_queries.release(tile);
 
     RowVector<Arch, C, queries> inverse_sum, log_sum;
     softmax.finish(head.sink(), inverse_sum, log_sum);

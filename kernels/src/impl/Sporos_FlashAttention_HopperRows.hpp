@@ -4,6 +4,7 @@
 #define SPOROS_FLASHATTENTION_HOPPERROWS_HPP
 
 #include "impl/Sporos_FlashAttention_BackwardTile.hpp"
+#include "impl/Sporos_FlashAttention_HeadDim.hpp"
 #include "impl/Sporos_FlashAttention_Problem.hpp"
 #include "tile/Sporos_Arch_Sm90.hpp"
 
@@ -59,7 +60,8 @@ struct FlashAttentionHopperRows {
       if (!row.in_workspace) continue;
       if (column == 0) store_statistics(row, delta);
       for (int slot = 0; slot < (m_arguments.shared_sums ? 1 : m_arguments.slots); ++slot) {
-        auto* const sums = reinterpret_cast<float4*>(row.head.dq_sums(m_arguments, slot).row(row.query)) + thread % lanes;
+        auto* const sums =
+            reinterpret_cast<float4*>(row.head.dq_sums(m_arguments, slot).row(row.query)) + thread % lanes;
         sums[0] = make_float4(0, 0, 0, 0);
         sums[lanes] = make_float4(0, 0, 0, 0);
       }
@@ -102,10 +104,9 @@ struct FlashAttentionHopperRows {
 
 /// After the tiles: dQ = scale · Σ over slots, in their order. A warp takes 64 columns of eight queries: sums lie in the order
 /// of registers (ColumnSumsOrder), here of four warps; 8 x 8 elements are transposed at a time.
-template <class Arch, class T, int HeadDim>
+template <class Arch, class T, int HeadDim, class Shape = FlashAttentionBackwardShape<Arch, T, HeadDim>>
 struct FlashAttentionHopperSums {
-  using Tile = FlashAttentionBackwardTile<Arch, T, HeadDim, PlainScores>;
-  using Order = typename ColumnSums<Arch, float, HeadDim, Tile::queries>::Order;
+  using Order = ColumnSumsOrder<Team<Arch>::groups, HeadDim, Shape::queries>;
 
   static constexpr int threads = 256;
   static constexpr int warps = threads / 32;
@@ -118,7 +119,7 @@ struct FlashAttentionHopperSums {
   __device__ void operator()(std::int64_t team, int thread) const {
     std::int64_t const part = team * warps + thread / 32;
     std::int64_t const block = part / parts;
-    int const blocks_of_head = m_arguments.padded_queries / Tile::queries;
+    int const blocks_of_head = m_arguments.padded_queries / Shape::queries;
     if (block < m_blocks)
       sum(int(block / blocks_of_head), int(block % blocks_of_head), int(part - block * parts), thread & 31);
   }
@@ -127,12 +128,12 @@ struct FlashAttentionHopperSums {
   __device__ void sum(int bh, int block, int part, int lane) const {
     auto const& a = m_arguments.forward;
     FlashAttentionHead<T> const head(a, bh / a.heads, bh % a.heads);
-    if (block * Tile::queries >= head.queries()) return;
+    if (block * Shape::queries >= head.queries()) return;
     int const group = part / parts_of_group, j = part % parts_of_group;
 
     float sums[4][4] = {};
     for (int slot = 0; slot < (m_arguments.shared_sums ? 1 : m_arguments.slots); ++slot) {
-      float const* const from = head.dq_sums(m_arguments, slot).row(block * Tile::queries);
+      float const* const from = head.dq_sums(m_arguments, slot).row(block * Shape::queries);
       SPOROS_UNROLL
       for (int w = 0; w < 4; ++w) {
         float4 const x = *reinterpret_cast<float4 const*>(from + Order::offset(4 * group + w, j, lane));
@@ -153,9 +154,10 @@ struct FlashAttentionHopperSums {
             transposed(Arch::template pack<T>(a.scale * sums[w][2 * h], a.scale * sums[w][2 * h + 1]));
     }
 
-    int const query = block * Tile::queries + Order::column(4 * group, 4 * j, 0) + lane / 4;
+    int const query = block * Shape::queries + Order::column(4 * group, 4 * j, 0) + lane / 4;
     Matrix<T> const dq = head.of_query_head(m_arguments.dq);
-    bool const aligned = reinterpret_cast<std::uintptr_t>(dq.data) % 16 == 0 && dq.stride % 8 == 0 && dq.columns % 8 == 0;
+    bool const aligned =
+        reinterpret_cast<std::uintptr_t>(dq.data) % 16 == 0 && dq.stride % 8 == 0 && dq.columns % 8 == 0;
     T* const row = dq.row(query);
     SPOROS_UNROLL
     for (int half = 0; half < 2; ++half) {

@@ -76,6 +76,7 @@ struct FlashAttentionArguments {
   ScoreTensor<T const> bias;
   PerHead<C const> sink;  // the logit of a key without a value
   Dropout dropout;
+  bool repeatable;  // the backward pass, bit for bit
 
   // The key blocks of each query in `splits` shares, each with O and LSE of its own: (splits, ...)
   int splits;
@@ -227,7 +228,8 @@ class FlashAttentionHead {
   // ---- Masks
 
   SPOROS_FUNCTION bool allows(int query, int key) const {
-    return key < m_keys && key - query <= m_upper && key - query >= m_lower;
+    int const distance = key - query;
+    return bool(int(key < m_keys) & int(distance <= m_upper) & int(distance >= m_lower));  // no branches
   }
 
   /// What matters of the scores of queries from first_query on, as rows, and keys from first_key on; and turned around

@@ -42,69 +42,90 @@ struct FlashAttentionOrder {
   }
 };
 
+/// What a kernel need not know of, so that it has its registers for other things
+enum class FlashAttentionHeads {
+  simple,  // every head has keys of its own, and all sequences are equally long
+  any,
+};
+
 /// The same, where the compiler sees what is not asked for
-template <class T>
+template <FlashAttentionHeads Heads, class T>
 SPOROS_FUNCTION FlashAttentionArguments<T> plain(FlashAttentionArguments<T> arguments) {
   arguments.dropout = {};
   arguments.splits = 1;
   arguments.partial_o.data = nullptr;
+  if constexpr (Heads == FlashAttentionHeads::simple) {
+    arguments.kv_heads = arguments.heads;
+    arguments.cumulative_queries = nullptr;
+  }
   return arguments;
 }
 
-template <class Arch, class T, int HeadDim>
+template <class T>
+FlashAttentionHeads heads_of(FlashAttentionArguments<T> const& a) {
+  bool const simple = a.heads == a.kv_heads && a.cumulative_queries == nullptr;
+  return simple ? FlashAttentionHeads::simple : FlashAttentionHeads::any;
+}
+
+template <class Arch, class T, int HeadDim, class Shape = FlashAttentionForwardShape<Arch, T, HeadDim>>
 struct FlashAttentionForwardWork {
-  using Tile = FlashAttentionForwardTile<Arch, T, HeadDim, PlainScores>;
+  using Tile = FlashAttentionForwardTile<Arch, T, HeadDim, PlainScores, Shape>;
 
   FlashAttentionArguments<T> m_arguments;
   FlashAttentionOrder m_order;
 
   explicit FlashAttentionForwardWork(FlashAttentionArguments<T> const& a)
       : m_arguments(a),
-        m_order(FlashAttentionOrder::of(a.batch * a.heads, Tile::tiles(a), a.right < a.unbounded, true, a.keys, a.head_dim)) {}
+        m_order(FlashAttentionOrder::of(a.batch * a.heads, Tile::tiles(a), a.right < a.unbounded, true, a.keys,
+                                        a.head_dim)) {}
 
   SPOROS_FUNCTION int items() const { return m_order.heads * m_order.tiles; }
 
   SPOROS_FUNCTION void produce(Tile& kernel, int item) const {
     auto const [head, tile] = m_order[item];
-    auto const a = plain(m_arguments);
+    auto const a = plain<FlashAttentionHeads::any>(m_arguments);
     kernel.produce({a, head / a.heads, head % a.heads}, tile);
   }
   SPOROS_FUNCTION void consume(Tile& kernel, int item) const {
     auto const [head, tile] = m_order[item];
-    auto const a = plain(m_arguments);
+    auto const a = plain<FlashAttentionHeads::any>(m_arguments);
     kernel.consume({a, head / a.heads, head % a.heads}, tile);
   }
 };
 
 /// One item for each slot; the first have the most queries where the mask is causal.
-template <class Arch, class T, int HeadDim>
+template <class Arch, class T, int HeadDim, FlashAttentionHeads Heads,
+          class Shape = FlashAttentionBackwardShape<Arch, T, HeadDim>>
 struct FlashAttentionBackwardWork {
-  using Tile = FlashAttentionBackwardTile<Arch, T, HeadDim, PlainScores>;
+  using Tile = FlashAttentionBackwardTile<Arch, T, HeadDim, PlainScores, Shape>;
 
   FlashAttentionBackwardArguments<T> m_arguments;
   FlashAttentionOrder m_order;
 
   explicit FlashAttentionBackwardWork(FlashAttentionBackwardArguments<T> const& b)
       : m_arguments(b),
-        m_order(FlashAttentionOrder::of(b.forward.batch * b.forward.kv_heads, b.slots, b.forward.right < b.forward.unbounded, false,
-                                        b.forward.queries * (b.forward.heads / b.forward.kv_heads),
-                                        b.forward.head_dim)) {}
+        m_order(FlashAttentionOrder::of(
+            b.forward.batch * b.forward.kv_heads, b.slots, b.forward.right < b.forward.unbounded, false,
+            b.forward.queries * (b.forward.heads / b.forward.kv_heads), b.forward.head_dim)) {}
 
   SPOROS_FUNCTION int items() const { return m_order.heads * m_order.tiles; }
 
   SPOROS_FUNCTION void produce(Tile& kernel, int item) const {
     auto const [head, slot] = m_order[item];
-    int const kv_heads = m_arguments.forward.kv_heads;
-    auto b = m_arguments;
-    b.forward = plain(b.forward);
-    kernel.produce(b, head / kv_heads, head % kv_heads, slot);
+    auto const b = arguments();
+    kernel.produce(b, head / b.forward.kv_heads, head % b.forward.kv_heads, slot);
   }
   SPOROS_FUNCTION void consume(Tile& kernel, int item) const {
     auto const [head, slot] = m_order[item];
-    int const kv_heads = m_arguments.forward.kv_heads;
+    auto const b = arguments();
+    kernel.consume(b, head / b.forward.kv_heads, head % b.forward.kv_heads, slot);
+  }
+
+ private:
+  SPOROS_FUNCTION FlashAttentionBackwardArguments<T> arguments() const {
     auto b = m_arguments;
-    b.forward = plain(b.forward);
-    kernel.consume(b, head / kv_heads, head % kv_heads, slot);
+    b.forward = plain<Heads>(b.forward);
+    return b;
   }
 };
 

@@ -54,23 +54,35 @@ struct FlashAttentionBackwardShape<Arch::Simt, T, HeadDim> {
 
 // Hopper: each warpgroup that computes has 64 rows. Two of them may keep 240 registers a thread, three 160. Scratch is what
 // one team may have, 226 KiB at most.
-// 128 x 176: S, P and O take 88 + 44 + 64 registers; scratch 32 + 4 · 44 KiB. The wider the better: Q is read once for more
-// keys. D = 64 is bound by exponentials, of which three warpgroups keep more under way; 256 has room for 80 keys.
-template <int Groups, class T, int HeadDim>
-struct FlashAttentionForwardShape<Arch::Sm90With<Groups>, T, HeadDim> {
+template <int Groups, int Keys>
+struct FlashAttentionHopperForward {
   static constexpr int queries = 64 * Groups;
-  static constexpr int keys = HeadDim == 64 ? 128 : HeadDim == 128 ? 176 : 80;
+  static constexpr int keys = Keys;
   static constexpr int stages = 2;
 };
 
-// dK and dV take HeadDim registers, S, dP and dQ queries / 2 each. Heads of 256 do not fit.
-template <int Groups, class T, int HeadDim>
-struct FlashAttentionBackwardShape<Arch::Sm90With<Groups>, T, HeadDim> {
+template <int Groups, int Queries>
+struct FlashAttentionHopperBackward {
   static constexpr int keys = 64 * Groups;
-  static constexpr int queries = 64;
+  static constexpr int queries = Queries;
   static constexpr int stages = 2;
   static constexpr bool issues_early = true;
 };
+
+// 128 x 176: S, P and O take 88 + 44 + 64 registers; scratch 32 + 4 · 44 KiB. Wide blocks read Q from scratch less often, but
+// a causal mask wastes more of them: 2k, TFLOP/s with 176 / 160 / 128 keys 432 / 464 / 490. D = 64 is bound by
+// exponentials, of which three warpgroups keep more under way. D = 256 has room for 80 keys; 64 are 1 % faster.
+template <int Groups, class T, int HeadDim>
+struct FlashAttentionForwardShape<Arch::Sm90With<Groups>, T, HeadDim>
+    : FlashAttentionHopperForward<Groups, HeadDim == 64    ? 128
+                                          : HeadDim == 128 ? 176
+                                                           : 64> {};
+
+// dK and dV take HeadDim registers, S, dP and dQ queries / 2 each; heads of 256 do not fit. D = 64, 16k, TFLOP/s with
+// 64 / 96 / 128 queries: 419 / 461 / 332, the last with spills.
+template <int Groups, class T, int HeadDim>
+struct FlashAttentionBackwardShape<Arch::Sm90With<Groups>, T, HeadDim>
+    : FlashAttentionHopperBackward<Groups, HeadDim == 64 ? 96 : 64> {};
 
 // An emulator has the tiles of what it emulates.
 template <class A, class T, int HeadDim>
