@@ -20,8 +20,10 @@
 // Only in the pass that compiles for the device: the host's compiler need not know the pragma.
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
 #define SPOROS_UNROLL _Pragma("unroll")
+#define SPOROS_NO_UNROLL _Pragma("unroll 1")
 #else
 #define SPOROS_UNROLL
+#define SPOROS_NO_UNROLL
 #endif
 
 /// The instruction-set level that this source is compiled for. Code of the host kernels lives in a namespace of this name.

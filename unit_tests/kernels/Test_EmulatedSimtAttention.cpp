@@ -1,123 +1,21 @@
 // SPDX-FileCopyrightText: The Sporos authors
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <catch2/catch_message.hpp>
 #include <catch2/catch_template_test_macros.hpp>
-#include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <cmath>
-#include <cstring>
-#include <memory>
 
-#include "AttentionReference.hpp"
-#include "impl/Sporos_FlashAttention_BackwardTile.hpp"
-#include "impl/Sporos_FlashAttention_ForwardTile.hpp"
-#include "impl/Sporos_FlashAttention_HeadDim.hpp"
-#include "impl/Sporos_FlashAttention_Host.hpp"
-#include "impl/Sporos_HostLevel.hpp"
+#include "EmulatedAttention.hpp"
 #include "tile/Sporos_Arch_EmulatedSimt.hpp"
-
-// The bodies that GPUs run, on a GPU that is emulated: every lane, every barrier, scratch that starts as garbage.
-namespace Sporos {
-SPOROS_DECLARE_HOST_KERNELS(Impl::FlashAttentionBackwardHostKernels, flash_attention_backward_kernels)
-}
 
 namespace {
 
 using namespace Sporos;
 using namespace Sporos::Testing;
 using Emulated = Arch::Emulated<Arch::Simt>;
-using SimtTeam = Team<Emulated>;
 
-/// kernel(team, scratch) by one team with fresh scratch
-template <class Scratch, class Kernel>
-void on_one_team(Emulation::Adversary const& adversary, Kernel const& kernel) {
-  auto const scratch = std::make_unique<Scratch>();
-  std::memset(static_cast<void*>(scratch.get()), adversary.scratch_byte, sizeof(Scratch));
-  Emulation::run_team<SimtTeam>(adversary, [&](SimtTeam& team) { kernel(team, *scratch); });
-}
-
-/// f(width of the tiles). The shapes of tiles follow from the bytes in a row, so that one type with all widths will do.
-template <class T, class F>
-void with_width(int head_dim, F const& f) {
-  if constexpr (std::is_same_v<T, float>) {
-    with_head_dim(head_dim, f);
-  } else {
-    REQUIRE(head_dim <= 64);
-    f(HeadDimOf<64>());
-  }
-}
-
-template <class T>
-void run_forward(AttentionProblem<T>& problem, Emulation::Adversary const& adversary = {}) {
-  auto const a = problem.arguments();
-  with_width<T>(a.head_dim, [&]<int HeadDim>(HeadDimOf<HeadDim>) {
-    using Tile = FlashAttentionForwardTile<Emulated, T, HeadDim>;
-    for (int head = 0; head < a.batch * a.heads; ++head)
-      for (int tile = 0; tile < Tile::tiles(a); ++tile)
-        on_one_team<typename Tile::Scratch>(adversary, [&](SimtTeam& team, auto& scratch) {
-          Tile(team, scratch).consume({a, head / a.heads, head % a.heads}, tile);
-        });
-  });
-}
-
-/// dQ = scale · Σ over slots
-template <class T>
-void sum_slots(Impl::FlashAttentionBackwardArguments<T> const& b) {
-  auto const& a = b.forward;
-  std::int64_t const rows = std::int64_t(a.batch) * a.heads * b.padded_queries;
-  for (int head = 0; head < a.batch * a.heads; ++head)
-    for (int query = 0; query < a.queries; ++query)
-      for (int d = 0; d < a.head_dim; ++d) {
-        std::int64_t const row = std::int64_t(head) * b.padded_queries + query;
-        ComputeType<T> sum = 0;
-        for (int slot = 0; slot < b.slots; ++slot) sum += b.dq_sums[(slot * rows + row) * b.padded_head_dim + d];
-        b.dq.data[head / a.heads * b.dq.batch_stride + query * b.dq.sequence_stride +
-                  head % a.heads * b.dq.head_stride + d] = T(a.scale * sum);
-      }
-}
-
-/// What comes before the tiles is the host's, whose blocks of queries are a multiple of those here.
-template <class T>
-void run_backward(AttentionProblem<T>& problem, int slots, Emulation::Adversary const& adversary = {}) {
-  Impl::FlashAttentionBackwardHostKernel<T> const host =
-      Impl::flash_attention_backward_kernels(Impl::best_host_level());
-  auto const a = problem.arguments();
-  auto const tiling = host.tiling(a);
-  int const blocks = (a.queries + tiling.queries - 1) / tiling.queries;
-  auto const b = problem.backward_arguments(slots, blocks * tiling.queries, tiling.head_dim);
-  for (int head = 0; head < a.batch * a.heads; ++head)
-    for (int block = 0; block < blocks; ++block) host.prepare(b, head / a.heads, head % a.heads, block);
-  with_width<T>(a.head_dim, [&]<int HeadDim>(HeadDimOf<HeadDim>) {
-    using Tile = FlashAttentionBackwardTile<Emulated, T, HeadDim>;
-    REQUIRE(tiling.queries % Tile::queries == 0);
-    REQUIRE(tiling.head_dim == HeadDim);
-    for (int head = 0; head < a.batch * a.kv_heads; ++head)
-      for (int slot = 0; slot < slots; ++slot)
-        on_one_team<typename Tile::Scratch>(adversary, [&](SimtTeam& team, auto& scratch) {
-          Tile(team, scratch).consume(b, head / a.kv_heads, head % a.kv_heads, slot);
-        });
-  });
-  sum_slots(b);
-}
-
-template <class T>
-void require_as_good_as_plain(AttentionCase const& shape) {
-  INFO(text_of(shape));
-  AttentionProblem<T> problem(shape);
-  AttentionReference<T> const reference(problem);
-  for (unsigned seed : {0, 1}) {
-    CAPTURE(seed);
-    AttentionProblem<T> run(shape);
-    run_forward(run, {.seed = seed});
-    run_backward(run, 1 + 2 * int(seed), {.seed = seed});
-    AttentionErrors const errors = reference.errors(run);
-    REQUIRE(errors.o <= 2);
-    REQUIRE(errors.lse <= 2);
-    REQUIRE(errors.dq <= 2);
-    REQUIRE(errors.dk <= 2);
-    REQUIRE(errors.dv <= 2);
-  }
-}
+// The shapes of tiles follow from the bytes in a row, so that one type with all widths will do.
+using Attention = EmulatedAttention<Emulated, 64>;
+using WideAttention = EmulatedAttention<Emulated, 64, 128, 256>;
 
 // 1: a lone pair; 17: less than a block; 64: whole blocks; 129: one row in the last.
 // Jumps: 2 stays below the bound of the optimistic softmax; 150 exceeds any exponent of a float.
@@ -125,7 +23,10 @@ TEMPLATE_TEST_CASE("flash attention on an emulated GPU is as good as plain", "[a
                    bfloat16) {
   int const length = GENERATE(1, 17, 64, 129);
   auto const causal = GENERATE(CausalMask::none, CausalMask::bottom_right);
-  require_as_good_as_plain<TestType>({64, length, length, causal, length == 129 ? 150.0f : length == 64 ? 2.0f : 0.0f});
+  Attention::require_as_good_as_plain<TestType>({64, length, length, causal,
+                                                 length == 129  ? 150.0f
+                                                 : length == 64 ? 2.0f
+                                                                : 0.0f});
 }
 
 TEMPLATE_TEST_CASE("flash attention of other shapes on an emulated GPU is as good as plain", "[attention][simt]",
@@ -141,12 +42,12 @@ TEMPLATE_TEST_CASE("flash attention of other shapes on an emulated GPU is as goo
                              .heads = 2,
                              .kv_heads = 2,
                              .dropout = 0.3});
-  require_as_good_as_plain<TestType>(shape);
+  Attention::require_as_good_as_plain<TestType>(shape);
 }
 
 TEST_CASE("flash attention of wide heads on an emulated GPU is as good as plain", "[attention][simt]") {
   auto const shape = GENERATE(AttentionCase{128, 40, 70, CausalMask::top_left}, AttentionCase{200, 20, 36});
-  require_as_good_as_plain<float>(shape);
+  WideAttention::require_as_good_as_plain<float>(shape);
 }
 
 // In the backward pass 0 · NaN is NaN, whatever the mask says.
@@ -155,7 +56,7 @@ TEST_CASE("on an emulated GPU a NaN in a key reaches exactly the queries that se
       .head_dim = 64, .queries = 80, .keys = 80, .causal = CausalMask::bottom_right, .nan_key = 40};
   AttentionProblem<float> problem(shape);
   AttentionReference<float> const reference(problem);
-  run_forward(problem);
+  Attention::run_forward(problem);
   CHECK(reference.errors(problem).o <= 2);
   CHECK(reference.errors(problem).lse <= 2);
   CHECK(std::isnan(problem.lse[40]));
@@ -170,16 +71,8 @@ TEST_CASE("every barrier of attention is needed, and the emulator shows it", "[a
   AttentionCase const shape{64, 64, 96};
   AttentionProblem<float> problem(shape);
   AttentionReference<float> const reference(problem);
-  auto const goes_wrong = [&](Emulation::Adversary adversary) {
-    AttentionProblem<float> run(shape);
-    run_forward(run, adversary);
-    return !(reference.errors(run).o <= 2);
-  };
   auto const shown = [&](int barrier) {
-    for (unsigned seed = 0; seed < 8; ++seed)
-      for (auto byte : {Emulation::nan_byte, Emulation::finite_byte})
-        if (goes_wrong({.seed = seed, .forgotten_barrier = barrier, .scratch_byte = byte})) return true;
-    return false;
+    return mutation_shows<Attention>(shape, reference, {.forgotten_barrier = barrier});
   };
   CHECK_FALSE(shown(-1));
   for (int barrier : {3, 4, 5, 7, 9, 11, 12, 13}) {

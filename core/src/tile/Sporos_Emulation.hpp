@@ -4,8 +4,12 @@
 #define SPOROS_EMULATION_HPP
 
 #include <algorithm>
+#include <cstddef>
+#include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <semaphore>
 #include <stdexcept>
@@ -26,6 +30,7 @@ inline constexpr unsigned char finite_byte = 0x3f;  // ... 0.75: a stale value t
 struct Adversary {
   unsigned seed = 0;                      // 0: copies land at the wait that covers them; else some land at once
   int forgotten_wait = -1;                // the k-th wait for copies of every warp does nothing
+  int forgotten_commit = -1;              // ... the k-th commit: its copies belong to the next group
   int forgotten_barrier = -1;             // the k-th barrier of every warp does nothing
   unsigned char scratch_byte = nan_byte;  // what scratch is full of at the start
 };
@@ -53,6 +58,42 @@ class ProductToken {
   int m_product = 0;
   static inline thread_local int s_issued = 0;  // of this warp, which is a thread
   static inline thread_local int s_joined = 0;
+};
+
+/// Products of one warp that were issued. They are computed at once or when a join asks for them, as the seed has it: what
+/// changes a factor in between, or looks at a result, shows.
+class Products {
+ public:
+  template <class Product, class... Tokens>
+  static void issue(Product const& product, Tokens&... tokens) {
+    ProductToken::issue(tokens...);
+    s_late.push_back(product);
+    if (s_random && (*s_random)() % 2) run_but(0);
+  }
+
+  template <int InFlight>
+  static void join() {
+    ProductToken::join<InFlight>();
+    run_but(InFlight);
+  }
+
+  /// seed 0: as late as possible
+  static void start(unsigned seed) {
+    s_late.clear();
+    s_random.reset();
+    if (seed != 0) s_random.emplace(seed);
+  }
+
+ private:
+  static void run_but(std::size_t late) {
+    while (s_late.size() > late) {
+      s_late.front()();
+      s_late.pop_front();
+    }
+  }
+
+  static inline thread_local std::deque<std::function<void()>> s_late;
+  static inline thread_local std::optional<std::minstd_rand> s_random;
 };
 
 /// Warps are threads of which one runs at a time; the turn changes at barriers only, in an order drawn from the seed. So a
@@ -129,6 +170,7 @@ template <class Team, class Kernel>
 void run_team(Adversary const& adversary, Kernel const& kernel) {
   WarpScheduler scheduler(Team::warps, adversary.seed);
   scheduler.run([&](int warp) {
+    Products::start(adversary.seed);
     Team team(scheduler, warp, adversary);
     kernel(team);
   });

@@ -19,6 +19,9 @@ namespace Sporos::inline SPOROS_LEVEL {
 namespace Arch {
 struct Host;
 struct Simt;
+struct Sm80;    // mma.sync, ldmatrix, cp.async
+struct Gfx90a;  // MFMA
+struct Gfx942;
 template <class A>
 struct Emulated;
 }  // namespace Arch

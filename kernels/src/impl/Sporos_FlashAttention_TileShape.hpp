@@ -49,6 +49,22 @@ struct FlashAttentionBackwardShape<Arch::Simt, T, HeadDim> {
   static constexpr int stages = 1;
 };
 
+// NVIDIA GPUs with mma.sync. A warp owns 16 or 32 whole rows of a tile, of 255 registers a lane: 32 rows read K and V from
+// scratch half as often, and where O alone does not take half of the registers they fit.
+template <class T, int HeadDim>
+struct FlashAttentionForwardShape<Arch::Sm80, T, HeadDim> {
+  static constexpr int queries = HeadDim <= 128 ? 128 : 64;
+  static constexpr int keys = HeadDim <= 64 ? 64 : 32;
+  static constexpr int stages = 2;
+};
+
+template <class T, int HeadDim>
+struct FlashAttentionBackwardShape<Arch::Sm80, T, HeadDim> {
+  static constexpr int keys = HeadDim <= 128 ? 64 : 32;
+  static constexpr int queries = HeadDim <= 64 ? 64 : 32;
+  static constexpr int stages = 2;
+};
+
 // An emulator has the tiles of what it emulates.
 template <class A, class T, int HeadDim>
 struct FlashAttentionForwardShape<Arch::Emulated<A>, T, HeadDim> : FlashAttentionForwardShape<A, T, HeadDim> {};
