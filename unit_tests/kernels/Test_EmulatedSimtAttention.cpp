@@ -14,8 +14,8 @@ using namespace Sporos::Testing;
 using Emulated = Arch::Emulated<Arch::Simt>;
 
 // The shapes of tiles follow from the bytes in a row, so that one type with all widths will do.
-using Attention = EmulatedAttention<Emulated, 64>;
-using WideAttention = EmulatedAttention<Emulated, 64, 128, 256>;
+using Attention = EmulatedAttention<Emulated, 256, 64>;
+using WideAttention = EmulatedAttention<Emulated, 256, 64, 128, 256>;
 
 // 1: a lone pair; 17: less than a block; 64: whole blocks; 129: one row in the last.
 // Jumps: 2 stays below the bound of the optimistic softmax; 150 exceeds any exponent of a float.

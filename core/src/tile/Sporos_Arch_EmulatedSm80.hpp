@@ -3,6 +3,7 @@
 #ifndef SPOROS_ARCH_EMULATEDSM80_HPP
 #define SPOROS_ARCH_EMULATEDSM80_HPP
 
+#include <random>
 #include <vector>
 
 #include "tile/Sporos_EmulatedWarp.hpp"
@@ -21,13 +22,13 @@ struct Arch::Emulated<Arch::Sm80> : EmulatedWarp<MmaSyncAtom> {
   static constexpr int most_left_registers = 32;
 
   template <class Address>
-  static Registers<std::uint32_t, 4> load(Address const& address) {
-    return load_matrices(address, LoadMatrix::element);
+  static Registers<std::uint32_t, 4> load(Lanes, Address const& address) {
+    return load_matrices(address, [](int lane, int e) { return LoadMatrix::element(lane, e); });
   }
 
   template <class Address>
-  static Registers<std::uint32_t, 4> load_transposed(Address const& address) {
-    return load_matrices(address, LoadMatrix::element_transposed);
+  static Registers<std::uint32_t, 4> load_transposed(Lanes, Address const& address) {
+    return load_matrices(address, [](int lane, int e) { return LoadMatrix::element_transposed(lane, e); });
   }
 
   template <class T>
@@ -40,8 +41,8 @@ struct Arch::Emulated<Arch::Sm80> : EmulatedWarp<MmaSyncAtom> {
   }
 
  private:
-  template <class Address>
-  static Registers<std::uint32_t, 4> load_matrices(Address const& address, Position (*element)(int, int)) {
+  template <class Address, class Element>
+  static Registers<std::uint32_t, 4> load_matrices(Address const& address, Element const& element) {
     Registers<std::uint32_t, 4> r;
     auto const bits = [&](int matrix, Position at) { return address(8 * matrix + at.row)[at.column].bits; };
     for_each_lane([&](int lane) {
@@ -60,7 +61,7 @@ class Team<Arch::Emulated<Arch::Sm80>> {
   static constexpr int threads = 32 * warps;
 
   Team(Emulation::WarpScheduler& scheduler, int warp, Emulation::Adversary const& adversary)
-      : m_scheduler(scheduler), m_warp(warp), m_adversary(adversary), m_random(adversary.seed + unsigned(warp)) {}
+      : m_scheduler(scheduler), m_warp(warp), m_adversary(adversary), m_random(100 * adversary.seed + unsigned(warp)) {}
 
   int warp() const { return m_warp; }
 
@@ -109,13 +110,21 @@ class Team<Arch::Emulated<Arch::Sm80>> {
   Emulation::WarpScheduler& m_scheduler;
   int m_warp;
   Emulation::Adversary m_adversary;
-  std::minstd_rand m_random;
+  std::mt19937 m_random;
   std::vector<Copy> m_copies;
   CopyGroups m_groups;  // as the program counts them
   int m_closed = 0;     // as they are
   int m_commits = 0;
   int m_waits = 0;
   int m_barriers = 0;
+};
+
+template <>
+struct Arch::Emulated<Arch::Sm80SmallScratch> : Arch::Emulated<Arch::Sm80> {};
+
+template <>
+class Team<Arch::Emulated<Arch::Sm80SmallScratch>> : public Team<Arch::Emulated<Arch::Sm80>> {
+  using Team<Arch::Emulated<Arch::Sm80>>::Team;
 };
 
 }  // namespace Sporos::inline SPOROS_LEVEL

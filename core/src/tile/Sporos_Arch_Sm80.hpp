@@ -43,13 +43,16 @@ struct Arch::Sm80 {
   __device__ static int thread() { return int(threadIdx.x + blockDim.x * threadIdx.y); }
   __device__ static int lane() { return thread() & 31; }  // not % 32: the compiler must see that it is not negative
 
-  /// The compiler may not know that it is the same lane every time: it would keep what follows from a lane, the places of
-  /// all its elements and the like, in registers over whole loops.
+  /// This lane. The compiler may not know that it is the same every time: it would keep what follows from it, addresses and
+  /// the places of all elements, in registers over whole loops.
+  struct Lanes {
+    int lane = Sm80::lane();
+    __device__ Lanes() { asm volatile("" : "+r"(lane)); }
+  };
+
   template <class F>
   __device__ static void for_each_lane(F const& f) {
-    int this_lane = lane();
-    asm volatile("" : "+r"(this_lane));
-    f(this_lane);
+    f(Lanes().lane);
   }
 
   template <class F>
@@ -66,21 +69,21 @@ struct Arch::Sm80 {
   }
 
   template <class Address>
-  __device__ static Registers<std::uint32_t, 4> load(Address const& address) {
+  __device__ static Registers<std::uint32_t, 4> load(Lanes lanes, Address const& address) {
     Registers<std::uint32_t, 4> r;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r.m_value[0]), "=r"(r.m_value[1]), "=r"(r.m_value[2]), "=r"(r.m_value[3])
-                 : "r"(shared(address(lane())))
+                 : "r"(shared(address(lanes.lane)))
                  : "memory");
     return r;
   }
 
   template <class Address>
-  __device__ static Registers<std::uint32_t, 4> load_transposed(Address const& address) {
+  __device__ static Registers<std::uint32_t, 4> load_transposed(Lanes lanes, Address const& address) {
     Registers<std::uint32_t, 4> r;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r.m_value[0]), "=r"(r.m_value[1]), "=r"(r.m_value[2]), "=r"(r.m_value[3])
-                 : "r"(shared(address(lane())))
+                 : "r"(shared(address(lanes.lane)))
                  : "memory");
     return r;
   }
@@ -193,6 +196,11 @@ class Team<Arch::Sm80> {
   int m_warp;
   CopyGroups m_groups;
 };
+
+struct Arch::Sm80SmallScratch : Arch::Sm80 {};
+
+template <>
+class Team<Arch::Sm80SmallScratch> : public Team<Arch::Sm80> {};
 
 }  // namespace Sporos::inline SPOROS_LEVEL
 #endif

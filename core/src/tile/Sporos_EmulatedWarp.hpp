@@ -26,6 +26,8 @@ struct EmulatedWarp {
     T operator()(int lane, int i) const { return m_value[lane][i]; }
   };
 
+  struct Lanes {};  // all
+
   using ProductToken = Emulation::ProductToken;
   using Products = Emulation::Products;
 

@@ -78,10 +78,10 @@ class Products {
   }
 
   /// seed 0: as late as possible
-  static void start(unsigned seed) {
+  static void start(unsigned seed, int warp) {
     s_late.clear();
     s_random.reset();
-    if (seed != 0) s_random.emplace(seed);
+    if (seed != 0) s_random.emplace(1000 * seed + unsigned(warp));
   }
 
  private:
@@ -93,7 +93,7 @@ class Products {
   }
 
   static inline thread_local std::deque<std::function<void()>> s_late;
-  static inline thread_local std::optional<std::minstd_rand> s_random;
+  static inline thread_local std::optional<std::mt19937> s_random;
 };
 
 /// Warps are threads of which one runs at a time; the turn changes at barriers only, in an order drawn from the seed. So a
@@ -170,7 +170,7 @@ template <class Team, class Kernel>
 void run_team(Adversary const& adversary, Kernel const& kernel) {
   WarpScheduler scheduler(Team::warps, adversary.seed);
   scheduler.run([&](int warp) {
-    Products::start(adversary.seed);
+    Products::start(adversary.seed, warp);
     Team team(scheduler, warp, adversary);
     kernel(team);
   });

@@ -19,8 +19,9 @@ namespace Sporos::inline SPOROS_LEVEL {
 namespace Arch {
 struct Host;
 struct Simt;
-struct Sm80;    // mma.sync, ldmatrix, cp.async
-struct Gfx90a;  // MFMA
+struct Sm80;              // mma.sync, ldmatrix, cp.async
+struct Sm80SmallScratch;  // the same, in tiles for 40 KB of scratch
+struct Gfx90a;            // MFMA
 struct Gfx942;
 template <class A>
 struct Emulated;

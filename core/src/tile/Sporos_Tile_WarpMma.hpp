@@ -191,7 +191,9 @@ template <WarpMmaArchitecture Arch, int Rows, int Cols>
 struct BlockInRegisters {
   LeftRegisters<Arch, Rows, Cols> const& registers;
 
-  SPOROS_FUNCTION WarpMmaFactor<Arch> left(int /*first_row*/, int i, int k) const { return registers.m_atom[i][k]; }
+  SPOROS_FUNCTION WarpMmaFactor<Arch> left(typename Arch::Lanes, int /*first_row*/, int i, int k) const {
+    return registers.m_atom[i][k];
+  }
 };
 
 /// A handle on a block in scratch. Where no instruction transposes, products along its rows read a second copy, which lies
@@ -200,43 +202,44 @@ template <WarpMmaArchitecture Arch, class T, int Rows, int Cols>
 struct BlockInScratch {
   using Atom = typename Arch::Atom;
   using Factor = WarpMmaFactor<Arch>;
+  using Lanes = typename Arch::Lanes;
   static constexpr int depth_chunks = Atom::depth / 8;
 
   /// Atom i of those from first_row on, step k of the depth; left: the depth runs along the columns of the block
-  SPOROS_FUNCTION Factor left(int first_row, int i, int k) const {
-    return Arch::load([&](int lane) {
+  SPOROS_FUNCTION Factor left(Lanes lanes, int first_row, int i, int k) const {
+    return Arch::load(lanes, [&](int lane) {
       Position const at = Atom::left_chunk(lane);
       return plain.chunk(first_row + i * Atom::rows + at.row, depth_chunks * k + at.column);
     });
   }
-  SPOROS_FUNCTION Factor right_transposed(int first_column, int j, int k) const {
-    return Arch::load([&](int lane) {
+  SPOROS_FUNCTION Factor right_transposed(Lanes lanes, int first_column, int j, int k) const {
+    return Arch::load(lanes, [&](int lane) {
       Position const at = Atom::right_transposed_chunk(lane);
       return plain.chunk(first_column + j * Atom::columns + at.row, depth_chunks * k + at.column);
     });
   }
 
   /// ... the depth runs along its rows
-  SPOROS_FUNCTION Factor left_transposed(int first_row, int i, int k) const {
+  SPOROS_FUNCTION Factor left_transposed(Lanes lanes, int first_row, int i, int k) const {
     if constexpr (Arch::loads_transposed)
-      return Arch::load_transposed([&](int lane) {
+      return Arch::load_transposed(lanes, [&](int lane) {
         Position const at = Atom::left_transposed_chunk(lane);
         return plain.chunk(k * Atom::depth + at.row, first_row / 8 + i * (Atom::rows / 8) + at.column);
       });
     else
-      return Arch::load([&](int lane) {
+      return Arch::load(lanes, [&](int lane) {
         Position const at = Atom::left_chunk(lane);
         return transposed.chunk(first_row + i * Atom::rows + at.row, depth_chunks * k + at.column);
       });
   }
-  SPOROS_FUNCTION Factor right(int first_column, int j, int k) const {
+  SPOROS_FUNCTION Factor right(Lanes lanes, int first_column, int j, int k) const {
     if constexpr (Arch::loads_transposed)
-      return Arch::load_transposed([&](int lane) {
+      return Arch::load_transposed(lanes, [&](int lane) {
         Position const at = Atom::right_chunk(lane);
         return plain.chunk(k * Atom::depth + at.row, first_column / 8 + j * (Atom::columns / 8) + at.column);
       });
     else
-      return Arch::load([&](int lane) {
+      return Arch::load(lanes, [&](int lane) {
         Position const at = Atom::right_transposed_chunk(lane);
         return transposed.chunk(first_column + j * Atom::columns + at.row, depth_chunks * k + at.column);
       });
@@ -244,6 +247,21 @@ struct BlockInScratch {
 
   SwizzledTile<T, Rows, Cols> plain;
   SwizzledTile<T, Cols, Rows> transposed;
+};
+
+/// A block of which products take left factors from registers, all others from scratch
+template <WarpMmaArchitecture Arch, class T, int Rows, int Cols>
+struct BlockInBoth : BlockInScratch<Arch, T, Rows, Cols> {
+  using Scratch = BlockInScratch<Arch, T, Rows, Cols>;
+
+  SPOROS_FUNCTION BlockInBoth(BlockInRegisters<Arch, Rows, Cols> registers, Scratch const& scratch)
+      : Scratch(scratch), m_registers(registers) {}
+
+  SPOROS_FUNCTION WarpMmaFactor<Arch> left(typename Arch::Lanes lanes, int first_row, int i, int k) const {
+    return m_registers.left(lanes, first_row, i, k);
+  }
+
+  BlockInRegisters<Arch, Rows, Cols> m_registers;
 };
 
 /// Bytes of scratch, or none
@@ -276,11 +294,11 @@ class Operand<Arch, T, use, Rows, Cols> {
   SPOROS_FUNCTION Operand(Team<Arch>& team, Storage& storage)
       : m_team(team), m_block{{storage.plain.values}, {storage.transposed.values}} {}
 
-  SPOROS_FUNCTION WarpMmaFactor<Arch> left(int first_row, int i, int k) const {
+  SPOROS_FUNCTION WarpMmaFactor<Arch> left(typename Arch::Lanes lanes, int first_row, int i, int k) const {
     if constexpr (in_registers)
       return m_registers.m_atom[i][k];
     else
-      return m_block.left(first_row, i, k);
+      return m_block.left(lanes, first_row, i, k);
   }
 
   LeftRegisters<Arch, in_registers ? Rows : Grid::Atom::rows, in_registers ? Cols : Grid::Atom::depth> m_registers;
@@ -341,18 +359,20 @@ SPOROS_FUNCTION void convert(Operand<Arch, T, use, Rows, Cols>& P, Fragment<Arch
 
 // ------------------------------------------------------------------------------------- products
 
-/// C += A B over Steps atoms of depth; left(i, k) and right(j, k) yield the factors of atom row i and atom column j.
+/// C += A B over Steps atoms of depth; left(lanes, i, k) and right(lanes, j, k) yield the factors of atom row i and
+/// atom column j.
 template <class T, int Steps, WarpMmaArchitecture Arch, int Rows, int Cols, class Left, class Right>
 SPOROS_FUNCTION void multiply_add(Fragment<Arch, float, Rows, Cols>& C, Left const& left, Right const& right) {
   using Grid = WarpGrid<Arch, Rows, Cols>;
+  typename Arch::Lanes const lanes;
   SPOROS_UNROLL
   for (int k = 0; k < Steps; ++k) {
     WarpMmaFactor<Arch> a[Grid::row_atoms];
     SPOROS_UNROLL
-    for (int i = 0; i < Grid::row_atoms; ++i) a[i] = left(i, k);
+    for (int i = 0; i < Grid::row_atoms; ++i) a[i] = left(lanes, i, k);
     SPOROS_UNROLL
     for (int j = 0; j < Grid::column_atoms; ++j) {
-      WarpMmaFactor<Arch> const b = right(j, k);
+      WarpMmaFactor<Arch> const b = right(lanes, j, k);
       SPOROS_UNROLL
       for (int i = 0; i < Grid::row_atoms; ++i) Arch::template mma<T>(C.m_atom[i][j], a[i], b);
     }
@@ -372,8 +392,8 @@ SPOROS_FUNCTION void mma_abt(Fragment<Arch, float, Rows, Cols>& S, A const& a,
       [&S, a, b] {
         clear(S);
         multiply_add<T, Depth / Arch::Atom::depth>(
-            S, [&](int i, int k) { return a.left(S.m_first_row, i, k); },
-            [&](int j, int k) { return b.right_transposed(S.m_first_column, j, k); });
+            S, [&](auto lanes, int i, int k) { return a.left(lanes, S.m_first_row, i, k); },
+            [&](auto lanes, int j, int k) { return b.right_transposed(lanes, S.m_first_column, j, k); });
       },
       S.m_token);
 }
@@ -400,8 +420,8 @@ SPOROS_FUNCTION void mma_ab(Fragment<Arch, float, Rows, Cols>& O, Operand<Arch, 
   Arch::Products::issue(
       [&O, &P, b] {
         multiply_add<T, Depth / Arch::Atom::depth>(
-            O, [&](int i, int k) { return P.left(O.m_first_row, i, k); },
-            [&](int j, int k) { return b.right(O.m_first_column, j, k); });
+            O, [&](auto lanes, int i, int k) { return P.left(lanes, O.m_first_row, i, k); },
+            [&](auto lanes, int j, int k) { return b.right(lanes, O.m_first_column, j, k); });
       },
       O.m_token, P.m_token);
 }
@@ -418,9 +438,9 @@ class ColumnSums<Arch, float, Rows, Cols> {
   }
 
   SPOROS_FUNCTION void add() {
-    m_product.for_each([&](float& element, auto, int column, int row) {
-      if (row < m_to.columns) Arch::add_to(m_to.row(m_first + column) + row, element);
-    });
+    float* const to = m_to.row(m_first);
+    m_product.for_each(
+        [&](float& element, auto, int column, int row) { Arch::add_to(to + (column * m_to.stride + row), element); });
   }
 
   Fragment<Arch, float, Cols, Rows> m_product;
@@ -439,8 +459,8 @@ SPOROS_FUNCTION void mma_atb(ColumnSums<Arch, float, Rows, Cols>& sums, BlockInS
       [&product, a, b = B.m_block] {
         clear(product);
         multiply_add<T, Depth / Arch::Atom::depth>(
-            product, [&](int i, int k) { return b.left_transposed(product.m_first_row, i, k); },
-            [&](int j, int k) { return a.right(product.m_first_column, j, k); });
+            product, [&](auto lanes, int i, int k) { return b.left_transposed(lanes, product.m_first_row, i, k); },
+            [&](auto lanes, int j, int k) { return a.right(lanes, product.m_first_column, j, k); });
       },
       product.m_token, B.m_token);
 }

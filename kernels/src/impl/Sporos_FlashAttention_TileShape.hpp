@@ -49,21 +49,65 @@ struct FlashAttentionBackwardShape<Arch::Simt, T, HeadDim> {
   static constexpr int stages = 1;
 };
 
-// NVIDIA GPUs with mma.sync. A warp owns 16 or 32 whole rows of a tile, of 255 registers a lane: 32 rows read K and V from
-// scratch half as often, and where O alone does not take half of the registers they fit.
+// NVIDIA GPUs with mma.sync. A warp of the four owns 16 or 32 whole rows of a tile. Twice the rows read K and V from scratch
+// half as often; 255 registers a lane are the limit, which O, S, P and the rest must fit without spilling (nvcc 13).
 template <class T, int HeadDim>
 struct FlashAttentionForwardShape<Arch::Sm80, T, HeadDim> {
+  static constexpr int queries = HeadDim <= 128 ? 128 : 64;  // O takes 64, 128, 128 registers
+  static constexpr int keys = HeadDim <= 64 ? 64 : 32;       // S 64, 32, 16, P half of that
+  static constexpr int stages = 2;                           // 32, 64, 96 KB of scratch: two teams on an SM of an A100
+};
+
+// dK and dV take 64 registers of D = 64 and 128 of D = 128. Wider heads would spill.
+template <class T, int HeadDim>
+struct FlashAttentionBackwardShape<Arch::Sm80, T, HeadDim> {
+  static constexpr int keys = 64;
+  static constexpr int queries = 32;  // 64 spill 20 bytes at D = 64
+  static constexpr int stages = 2;    // 28, 52 KB
+};
+
+// As the scratch of Kokkos before 5.2 has it, 40 KB a team. Q and V, of 16 rows a warp, stay in registers.
+template <class T, int HeadDim>
+struct FlashAttentionForwardShape<Arch::Sm80SmallScratch, T, HeadDim>
+    : FlashAttentionForwardShape<Arch::Sm80, T, HeadDim> {};
+template <class T>
+struct FlashAttentionForwardShape<Arch::Sm80SmallScratch, T, 128> {
+  static constexpr int queries = 64;
+  static constexpr int keys = 32;
+  static constexpr int stages = 2;  // 32 KB
+};
+template <class T, int HeadDim>
+struct FlashAttentionBackwardShape<Arch::Sm80SmallScratch, T, HeadDim>
+    : FlashAttentionBackwardShape<Arch::Sm80, T, HeadDim> {};
+template <class T>
+struct FlashAttentionBackwardShape<Arch::Sm80SmallScratch, T, 128> {
+  static constexpr int keys = 64;
+  static constexpr int queries = 16;
+  static constexpr int stages = 2;  // 34 KB; 32 queries in one stage spill 4 bytes
+};
+
+// AMD GPUs with MFMA. A wavefront of the four owns 16 or 32 rows. Left factors that stay (Q; K and V in the backward pass)
+// are in registers, of which a lane has 512; the 64 KB of scratch of a compute unit hold two teams of 32 KB or less, but for
+// the backward pass of wide heads.
+template <class T, int HeadDim>
+struct FlashAttentionForwardShape<Arch::Gfx942, T, HeadDim> {
   static constexpr int queries = HeadDim <= 128 ? 128 : 64;
-  static constexpr int keys = HeadDim <= 64 ? 64 : 32;
-  static constexpr int stages = 2;
+  static constexpr int keys = HeadDim <= 128 ? 64 : 32;
+  static constexpr int stages = 1;  // 16, 32, 32 KB; the next block waits in registers
+};
+
+// Up to D = 128: a wider head's blocks, each in two copies, exceed scratch.
+template <class T, int HeadDim>
+struct FlashAttentionBackwardShape<Arch::Gfx942, T, HeadDim> {
+  static constexpr int keys = 64;
+  static constexpr int queries = 32;
+  static constexpr int stages = 1;  // 28, 52 KB
 };
 
 template <class T, int HeadDim>
-struct FlashAttentionBackwardShape<Arch::Sm80, T, HeadDim> {
-  static constexpr int keys = HeadDim <= 128 ? 64 : 32;
-  static constexpr int queries = HeadDim <= 64 ? 64 : 32;
-  static constexpr int stages = 2;
-};
+struct FlashAttentionForwardShape<Arch::Gfx90a, T, HeadDim> : FlashAttentionForwardShape<Arch::Gfx942, T, HeadDim> {};
+template <class T, int HeadDim>
+struct FlashAttentionBackwardShape<Arch::Gfx90a, T, HeadDim> : FlashAttentionBackwardShape<Arch::Gfx942, T, HeadDim> {};
 
 // An emulator has the tiles of what it emulates.
 template <class A, class T, int HeadDim>
