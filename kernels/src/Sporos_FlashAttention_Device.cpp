@@ -5,48 +5,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <type_traits>
 
 #include "impl/Sporos_DeviceLaunch.hpp"
-#include "impl/Sporos_FlashAttention_BackwardTile.hpp"
-#include "impl/Sporos_FlashAttention_ForwardTile.hpp"
-#include "impl/Sporos_FlashAttention_HeadDim.hpp"
+#include "impl/Sporos_FlashAttention_DeviceTiles.hpp"
+#include "impl/Sporos_OnlineSoftmax.hpp"
 
 #if defined(KOKKOS_ENABLE_CUDA) || defined(KOKKOS_ENABLE_HIP)
 namespace Sporos::Impl {
 namespace {
-
-/// One team for each tile of queries of each head
-template <class T, int HeadDim>
-struct ForwardWork {
-  using Tile = FlashAttentionForwardTile<Arch::Simt, T, HeadDim>;
-  using Scratch = typename Tile::Scratch;
-
-  FlashAttentionArguments<T> m_arguments;
-  int m_tiles;
-
-  __device__ void operator()(Team<Arch::Simt>& team, Scratch& scratch, int item) const {
-    int const head = item / m_tiles;
-    // The last tiles are the longest where the mask is causal: they start first.
-    int const tile = m_tiles - 1 - item % m_tiles;
-    Tile kernel(team, scratch);
-    kernel.consume({m_arguments, head / m_arguments.heads, head % m_arguments.heads}, tile);
-  }
-};
-
-/// One team for each slot of each head of K and V
-template <class T, int HeadDim>
-struct BackwardWork {
-  using Tile = FlashAttentionBackwardTile<Arch::Simt, T, HeadDim>;
-  using Scratch = typename Tile::Scratch;
-
-  FlashAttentionBackwardArguments<T> m_arguments;
-
-  __device__ void operator()(Team<Arch::Simt>& team, Scratch& scratch, int item) const {
-    int const head = item / m_arguments.slots, kv_heads = m_arguments.forward.kv_heads;
-    Tile kernel(team, scratch);
-    kernel.consume(m_arguments, head / kv_heads, head % kv_heads, item % m_arguments.slots);
-  }
-};
 
 /// Before the tiles: δ and LSE log2 e of every row, one thread of vector lanes each, and zeros for its sums of dQ
 template <class ExecutionSpace, class T>
@@ -119,37 +87,82 @@ struct SumOfSlots {
   }
 };
 
+/// Whether every row starts at a multiple of 16 bytes: matrix instructions are fed in pieces of that size. head_dim is a
+/// multiple of 8 anyway.
+template <class T>
+bool rows_are_aligned(HeadTensor<T> const& x) {
+  auto const multiple = [](std::int64_t stride) { return stride * std::int64_t(sizeof(T)) % 16 == 0; };
+  return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && multiple(x.batch_stride) &&
+         multiple(x.sequence_stride) && multiple(x.head_stride);
+}
+
+template <class T>
+bool rows_are_aligned(FlashAttentionArguments<T> const& a) {
+  return rows_are_aligned(a.q) && rows_are_aligned(a.k) && rows_are_aligned(a.v) && rows_are_aligned(a.o);
+}
+
+template <class T>
+bool rows_are_aligned(FlashAttentionBackwardArguments<T> const& a) {
+  return rows_are_aligned(a.forward) && rows_are_aligned(a.d_o) && rows_are_aligned(a.dk) && rows_are_aligned(a.dv);
+}
+
+/// The tiles for a problem on the device of `space`: those of its matrix instructions if there are any for T, rows are
+/// aligned, and a team may have the scratch that `bytes` (of the forward or the backward pass) says; else any GPU's.
+template <class ExecutionSpace, class T>
+FlashAttentionDeviceTiles<ExecutionSpace, T> choose_tiles(ExecutionSpace const& space, int head_dim, bool aligned,
+                                                          int FlashAttentionDeviceTiles<ExecutionSpace, T>::* bytes) {
+  auto const simt = flash_attention_device_tiles<Arch::Simt, ExecutionSpace, T>(head_dim);
+  if constexpr (has_matrix_instructions<T>) {
+    int const available = int(Kokkos::TeamPolicy<ExecutionSpace>::scratch_size_max(0));
+    auto const fits = [&](auto const& tiles) { return tiles.*bytes != 0 && tiles.*bytes <= available; };
+    if (!aligned) return simt;
+#if defined(KOKKOS_ENABLE_CUDA)
+    if (space.cuda_device_prop().major < 8) return simt;
+    auto const large = flash_attention_device_tiles<Arch::Sm80, ExecutionSpace, T>(head_dim);
+    if (fits(large)) return large;
+    auto const small = flash_attention_device_tiles<Arch::Sm80SmallScratch, ExecutionSpace, T>(head_dim);
+    if (fits(small)) return small;
+#elif defined(KOKKOS_ENABLE_HIP)
+    std::string const name = space.hip_device_prop().gcnArchName;  // "gfx90a:sramecc+:xnack-"
+    auto const gfx90a = flash_attention_device_tiles<Arch::Gfx90a, ExecutionSpace, T>(head_dim);
+    auto const gfx942 = flash_attention_device_tiles<Arch::Gfx942, ExecutionSpace, T>(head_dim);
+    if (name.starts_with("gfx90a") && fits(gfx90a)) return gfx90a;
+    if (name.starts_with("gfx942") && fits(gfx942)) return gfx942;
+#endif
+  }
+  return simt;
+}
+
 }  // namespace
 
 template <class ExecutionSpace, class T>
 void flash_attention_forward_device(ExecutionSpace const& space, FlashAttentionArguments<T> const& arguments) {
-  with_head_dim(arguments.head_dim, [&]<int HeadDim>(HeadDimOf<HeadDim>) {
-    using Work = ForwardWork<T, HeadDim>;
-    int const tiles = Work::Tile::tiles(arguments);
-    launch_tiles("Sporos::flash_attention::forward", space, std::int64_t(arguments.batch) * arguments.heads * tiles,
-                 Work{arguments, tiles});
-  });
+  using Tiles = FlashAttentionDeviceTiles<ExecutionSpace, T>;
+  choose_tiles<ExecutionSpace, T>(space, arguments.head_dim, rows_are_aligned(arguments), &Tiles::forward_bytes)
+      .forward(space, arguments);
 }
 
 template <class ExecutionSpace, class T>
 FlashAttentionBackwardPlan flash_attention_backward_plan_device(ExecutionSpace const& space,
                                                                 FlashAttentionArguments<T> const& arguments) {
+  using Tiles = FlashAttentionDeviceTiles<ExecutionSpace, T>;
+  Tiles const tiles =
+      choose_tiles<ExecutionSpace, T>(space, arguments.head_dim, rows_are_aligned(arguments), &Tiles::backward_bytes);
   FlashAttentionBackwardPlan plan;
-  with_head_dim(arguments.head_dim, [&]<int HeadDim>(HeadDimOf<HeadDim>) {
-    using Tile = typename BackwardWork<T, HeadDim>::Tile;
-    plan.padded_head_dim = HeadDim;
-    plan.padded_queries = (arguments.queries + Tile::queries - 1) / Tile::queries * Tile::queries;
+  plan.padded_head_dim = tiles.width;
+  // The blocks of every architecture divide 64: gradients that are not aligned may change the choice.
+  plan.padded_queries = (arguments.queries + 63) / 64 * 64;
 
-    // Enough slots for a few teams on every multiprocessor; but each has a dQ of its own, so that beyond two they may not
-    // take more than 32 MiB together.
-    std::int64_t const heads = std::int64_t(arguments.batch) * arguments.kv_heads;
-    std::int64_t const bytes = std::int64_t(arguments.batch) * arguments.heads * plan.padded_queries *
-                               plan.padded_head_dim * std::int64_t(sizeof(ComputeType<T>));
-    std::int64_t const teams = space.concurrency() / (4 * Team<Arch::Simt>::threads);
-    std::int64_t const wanted = (teams + heads - 1) / std::max<std::int64_t>(heads, 1);
-    std::int64_t const held = std::max<std::int64_t>(2, (std::int64_t(32) << 20) / std::max<std::int64_t>(bytes, 1));
-    plan.slots = int(std::max<std::int64_t>(1, std::min({wanted, held, std::int64_t(Tile::tiles(arguments))})));
-  });
+  // Enough slots for a few teams on every multiprocessor; but each has a dQ of its own, so that beyond two they may not
+  // take more than 32 MiB together.
+  std::int64_t const heads = std::int64_t(arguments.batch) * arguments.kv_heads;
+  std::int64_t const bytes = std::int64_t(arguments.batch) * arguments.heads * plan.padded_queries *
+                             plan.padded_head_dim * std::int64_t(sizeof(ComputeType<T>));
+  std::int64_t const teams = space.concurrency() / (4 * tiles.threads);
+  std::int64_t const wanted = (teams + heads - 1) / std::max<std::int64_t>(heads, 1);
+  std::int64_t const held = std::max<std::int64_t>(2, (std::int64_t(32) << 20) / std::max<std::int64_t>(bytes, 1));
+  std::int64_t const all = (arguments.keys + tiles.backward_keys - 1) / tiles.backward_keys;
+  plan.slots = int(std::max<std::int64_t>(1, std::min({wanted, held, all})));
   return plan;
 }
 
@@ -164,10 +177,9 @@ void flash_attention_backward_device(ExecutionSpace const& space, FlashAttention
   if (rows > 0)
     Kokkos::parallel_for("Sporos::flash_attention::backward::rows",
                          typename Rows::Policy(space, int(teams), Rows::rows_of_team, 16), Rows{arguments, rows});
-  with_head_dim(a.head_dim, [&]<int HeadDim>(HeadDimOf<HeadDim>) {
-    launch_tiles("Sporos::flash_attention::backward", space, std::int64_t(a.batch) * a.kv_heads * arguments.slots,
-                 BackwardWork<T, HeadDim>{arguments});
-  });
+  using Tiles = FlashAttentionDeviceTiles<ExecutionSpace, T>;
+  choose_tiles<ExecutionSpace, T>(space, a.head_dim, rows_are_aligned(arguments), &Tiles::backward_bytes)
+      .backward(space, arguments);
   Kokkos::parallel_for("Sporos::flash_attention::backward::sum_of_slots",
                        Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::int64_t>>(
                            space, 0, std::int64_t(a.batch) * a.heads * a.queries * a.head_dim),

@@ -4,6 +4,7 @@
 
 #include "impl/Sporos_DeviceLaunch.hpp"
 #include "impl/Sporos_Gemm_Tile.hpp"
+#include "tile/Sporos_Arch_Simt.hpp"
 
 #if defined(KOKKOS_ENABLE_CUDA) || defined(KOKKOS_ENABLE_HIP)
 namespace Sporos::Impl {
@@ -11,7 +12,10 @@ namespace Sporos::Impl {
 template <class T, class Output>
 struct GemmWork {
   using Tile = GemmTile<Arch::Simt, T, Output>;
+  using Architecture = Arch::Simt;
   using Scratch = typename Tile::Scratch;
+
+  static constexpr int teams_at_once = 3;
 
   GemmArguments<T, Output> m_arguments;
 

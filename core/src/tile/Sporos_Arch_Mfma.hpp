@@ -67,7 +67,7 @@ struct MfmaInstructions {
   /// 16 bytes of scratch
   template <class Address>
   __device__ static Registers<std::uint32_t, 4> load(Lanes lanes, Address const& address) {
-    return *reinterpret_cast<Chunk const*>(address(lanes.lane));
+    return *scratch<Chunk const>(address(lanes.lane));
   }
 
   /// c += a b, as cᵀ += bᵀ aᵀ, in two steps of four elements along the depth
@@ -96,6 +96,15 @@ struct MfmaInstructions {
   __device__ static void store_pair(T* to, std::uint32_t pair) {
     *reinterpret_cast<std::uint32_t*>(to) = pair;
   }
+  /// Stores a pair, or one number, in scratch
+  template <class T>
+  __device__ static void put(T* to, std::uint32_t pair) {
+    *scratch<std::uint32_t>(to) = pair;
+  }
+  template <class T>
+  __device__ static void put(T* to, T x) {
+    *scratch<typename T::Bits>(to) = x.bits;
+  }
   __device__ static void add_to(float* to, float x) { *to += x; }
 
   __device__ static float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
@@ -106,6 +115,13 @@ struct MfmaInstructions {
 
  private:
   struct alignas(16) Chunk : Registers<std::uint32_t, 4> {};
+
+  /// The compiler cannot see that a pointer leads to scratch, and would use slower instructions that go anywhere.
+  template <class To, class T>
+  __device__ static auto scratch(T* pointer) {
+    return (__attribute__((address_space(3))) To*)(pointer);
+  }
+
   using Accumulators = __attribute__((__vector_size__(4 * sizeof(float)))) float;
   using BFloat16s = __attribute__((__vector_size__(4 * sizeof(short)))) short;
   using Float16s = __attribute__((__vector_size__(4 * sizeof(_Float16)))) _Float16;

@@ -116,6 +116,12 @@ struct Arch::Sm80 {
     *reinterpret_cast<std::uint32_t*>(to) = pair;
   }
 
+  /// Stores a pair in scratch
+  template <class T>
+  __device__ static void put(T* to, std::uint32_t pair) {
+    asm volatile("st.shared.b32 [%0], %1;" : : "r"(shared(to)), "r"(pair) : "memory");
+  }
+
   /// *to += x, for which nobody waits. One thread's additions to an address take place in their order.
   __device__ static void add_to(float* to, float x) { atomicAdd(to, x); }
 

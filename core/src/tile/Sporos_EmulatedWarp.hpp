@@ -66,6 +66,14 @@ struct EmulatedWarp {
   static void store_pair(T* to, std::uint32_t pair) {
     to[0] = half<T>(pair, 0), to[1] = half<T>(pair, 1);
   }
+  template <class T>
+  static void put(T* to, std::uint32_t pair) {
+    store_pair(to, pair);
+  }
+  template <class T>
+  static void put(T* to, T x) {
+    *to = x;
+  }
   static void add_to(float* to, float x) { *to += x; }
 
   static float exp2(float x) { return std::exp2(x); }

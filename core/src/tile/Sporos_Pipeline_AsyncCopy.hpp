@@ -34,6 +34,8 @@ class Pipeline<Arch, T, use, Rows, Cols, Stages> {
 
   static constexpr bool in_registers = use == Use::left && Left::Registers::registers <= Arch::most_left_registers;
 
+  using Handle = std::conditional_t<in_registers, BlockInRegisters<Arch, Rows, Cols>, Block>;
+
   struct Storage {
     [[no_unique_address]] WarpMmaBuffer<T, in_registers ? 0 : Stages * Rows * Cols> stages;
   };
@@ -65,7 +67,7 @@ class Pipeline<Arch, T, use, Rows, Cols, Stages> {
   SPOROS_FUNCTION void prefetch(int n) { load(n); }
 
   /// The barrier serves twice: block n is visible, and nobody reads block n + 1 any more, whose buffer n - 1 may take.
-  SPOROS_FUNCTION auto wait(int n) {
+  SPOROS_FUNCTION Handle wait(int n) {
     if constexpr (in_registers) {
       return m_left.block();
     } else {

@@ -40,7 +40,7 @@ class BlockShare {
   SPOROS_FUNCTION void store(Team<Arch> const& team, SwizzledTile<T, Rows, Cols> tile) {
     for_each_unit(team, [&](int lane, int round, int pair, int group) {
       SPOROS_UNROLL
-      for (int e = 0; e < 8; ++e) Arch::store_pair(&tile(row_of(group, e), 2 * pair), m_pairs(lane, 8 * round + e));
+      for (int e = 0; e < 8; ++e) Arch::put(&tile(row_of(group, e), 2 * pair), m_pairs(lane, 8 * round + e));
     });
   }
 
@@ -52,7 +52,7 @@ class BlockShare {
         SPOROS_UNROLL
         for (int e = 0; e < 8; e += 2) {
           std::uint32_t const low = m_pairs(lane, 8 * round + e), high = m_pairs(lane, 8 * round + e + 1);
-          Arch::store_pair(chunk + e, half == 0 ? (low & 0xffffu) | high << 16 : low >> 16 | (high & 0xffff0000u));
+          Arch::put(chunk + e, half == 0 ? (low & 0xffffu) | high << 16 : low >> 16 | (high & 0xffff0000u));
         }
       }
     });
@@ -92,6 +92,10 @@ class Pipeline<Arch, T, use, Rows, Cols, Stages> {
   static constexpr bool has_plain = includes(use, Use::right_transposed);
   static constexpr bool has_transposed = includes(use, Use::right) || includes(use, Use::left_transposed);
 
+  using Handle = std::conditional_t<
+      !has_left, Block,
+      std::conditional_t<has_transposed, BlockInBoth<Arch, T, Rows, Cols>, BlockInRegisters<Arch, Rows, Cols>>>;
+
   struct Storage {
     [[no_unique_address]] WarpMmaBuffer<T, has_plain ? Rows * Cols : 0> plain;
     [[no_unique_address]] WarpMmaBuffer<T, has_transposed ? Rows * Cols : 0> transposed;
@@ -114,7 +118,7 @@ class Pipeline<Arch, T, use, Rows, Cols, Stages> {
   SPOROS_FUNCTION void prefetch(int n) { load(n); }
 
   /// Before the first barrier the team may still read the last block, after the second this one is complete.
-  SPOROS_FUNCTION auto wait(int) {
+  SPOROS_FUNCTION Handle wait(int) {
     if constexpr (has_plain || has_transposed) {
       m_team.barrier();
       if constexpr (has_plain) m_share.store(m_team, m_block.plain);
@@ -122,7 +126,7 @@ class Pipeline<Arch, T, use, Rows, Cols, Stages> {
       m_team.barrier();
     }
     if constexpr (has_left && has_transposed)
-      return BlockInBoth<Arch, T, Rows, Cols>{m_left.block(), m_block};
+      return Handle(m_left.block(), m_block);
     else if constexpr (has_left)
       return m_left.block();
     else

@@ -337,9 +337,9 @@ SPOROS_FUNCTION void convert(Operand<Arch, T, use, Rows, Cols>& P, Fragment<Arch
           if constexpr (Factor::in_registers) P.m_registers.m_atom[i][k](lane, r) = pair;
           if constexpr (Factor::has_plain) {
             Position const at = Atom::left_pair(lane, r);
-            Arch::store_pair(&P.m_block.plain(S.m_first_row + i * Atom::rows + at.row,
-                                              S.m_first_column + k * Atom::depth + at.column),
-                             pair);
+            Arch::put(&P.m_block.plain(S.m_first_row + i * Atom::rows + at.row,
+                                       S.m_first_column + k * Atom::depth + at.column),
+                      pair);
           }
           if constexpr (Factor::has_transposed) {
             constexpr int accumulators = Atom::accumulators;
@@ -347,8 +347,8 @@ SPOROS_FUNCTION void convert(Operand<Arch, T, use, Rows, Cols>& P, Fragment<Arch
             int const row = S.row(lane, i, first % accumulators);
             int const column = S.column(lane, first / accumulators, first % accumulators);
             int const place = row / Atom::depth * Atom::depth + Atom::place_of_row(row % Atom::depth);
-            P.m_block.transposed(column, place) = T::from_bits(typename T::Bits(pair));
-            P.m_block.transposed(column + 1, place) = T::from_bits(typename T::Bits(pair >> 16));
+            Arch::put(&P.m_block.transposed(column, place), T::from_bits(typename T::Bits(pair)));
+            Arch::put(&P.m_block.transposed(column + 1, place), T::from_bits(typename T::Bits(pair >> 16)));
           }
         }
       }

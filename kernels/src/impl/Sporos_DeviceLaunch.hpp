@@ -9,7 +9,7 @@
 #include <string>
 
 #include "Sporos_Error.hpp"
-#include "tile/Sporos_Arch_Simt.hpp"
+#include "tile/Sporos_Tile.hpp"
 
 #if defined(KOKKOS_ENABLE_CUDA) || defined(KOKKOS_ENABLE_HIP)
 /// Applies MACRO(ExecutionSpace) to the GPU that tile kernels are compiled for, if there is one.
@@ -18,14 +18,16 @@
 namespace Sporos::Impl {
 
 /// One team of the architecture for each work item, with the scratch that Work::Scratch needs. Work is plain data with
+///     Architecture                              whose team it is
+///     teams_at_once                             that a multiprocessor shall hold: the compiler limits registers to it
 ///     Scratch                                   a type without constructor
 ///     work(team, scratch, item)                 in all threads of a team, device code
 /// No lambda in the kernel: nvcc refuses KOKKOS_IF_ON_DEVICE in one.
 template <class ExecutionSpace, class Work>
 struct TileKernel {
-  using Team = Sporos::Team<Arch::Simt>;
+  using Team = Sporos::Team<typename Work::Architecture>;
   using Scratch = typename Work::Scratch;
-  using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<Team::threads, 3>>;
+  using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<Team::threads, Work::teams_at_once>>;
 
   Work m_work;
   int m_level;
@@ -38,16 +40,19 @@ struct TileKernel {
   }
 };
 
+/// Scratch of a team, with room to align it
+template <class Work>
+inline constexpr int scratch_bytes = int(sizeof(typename Work::Scratch) + alignof(typename Work::Scratch));
+
 /// Launches work(team, scratch, item) for items 0 ... items - 1.
 /// \throws InvalidArgument when there are more items than a launch can have teams
 template <class ExecutionSpace, class Work>
 void launch_tiles(std::string const& label, ExecutionSpace const& space, std::int64_t items, Work const& work) {
   using Kernel = TileKernel<ExecutionSpace, Work>;
   using Policy = typename Kernel::Policy;
-  using Scratch = typename Work::Scratch;
   if (items == 0) return;
   SPOROS_THROW_IF(items > std::numeric_limits<int>::max(), label, " would need ", items, " teams");
-  int const bytes = int(sizeof(Scratch) + alignof(Scratch));
+  constexpr int bytes = scratch_bytes<Work>;
   // Wide heads in double precision exceed what some devices have; level 1 is slow there, but it is there.
   int const level = bytes <= Policy::scratch_size_max(0) ? 0 : 1;
   Policy policy(space, int(items), Kernel::Team::threads);

@@ -15,6 +15,18 @@ struct FlashAttentionForwardShape;
 template <class Arch, class T, int HeadDim>
 struct FlashAttentionBackwardShape;
 
+/// Teams that a multiprocessor of a GPU shall hold at once, which limits registers; and the widest heads with backward tiles
+template <class Arch>
+struct FlashAttentionTeams {
+  static constexpr int at_once = 2;
+  static constexpr int widest_backward = 128;
+};
+template <>
+struct FlashAttentionTeams<Arch::Simt> {
+  static constexpr int at_once = 3;
+  static constexpr int widest_backward = 256;
+};
+
 // Measured with AVX2 (Zen 4) on a busy machine: 128 queries or keys lose about 8 to 14 % (D = 64) on short causal sequences,
 // of which the diagonal is a larger part; on long ones no shape stood out.
 template <class T, int HeadDim>

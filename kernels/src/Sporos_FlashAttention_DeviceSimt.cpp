@@ -1,0 +1,14 @@
+// SPDX-FileCopyrightText: The Sporos authors
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <Kokkos_Core.hpp>
+
+#if defined(KOKKOS_ENABLE_CUDA) || defined(KOKKOS_ENABLE_HIP)
+#include "impl/Sporos_FlashAttention_DeviceTiles_Impl.hpp"
+#include "tile/Sporos_Arch_Simt.hpp"
+
+namespace Sporos::Impl {
+SPOROS_INSTANTIATE_DEVICE_TILES(Arch::Simt, double)
+SPOROS_INSTANTIATE_DEVICE_TILES(Arch::Simt, float)
+SPOROS_INSTANTIATE_DEVICE_TILES(Arch::Simt, bfloat16)
+}  // namespace Sporos::Impl
+#endif
