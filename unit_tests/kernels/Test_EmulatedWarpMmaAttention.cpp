@@ -3,6 +3,7 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <cmath>
+#include <cstdio>
 #include <vector>
 
 #include "EmulatedAttention.hpp"
@@ -72,6 +73,64 @@ TEMPLATE_TEST_CASE("with emulated matrix instructions a NaN in a key reaches exa
   CHECK(reference.errors(problem).lse <= 2);
   CHECK(std::isnan(problem.lse[40]));
   CHECK_FALSE(std::isnan(problem.lse[39]));
+}
+
+/// Which of these waits, commits or barriers, counted in a warp, the emulator misses when they are left out
+template <class Attention>
+std::vector<int> shown(AttentionCase const& shape, int Emulation::Adversary::* forgotten,
+                       std::vector<int> const& candidates, bool backward = false) {
+  AttentionProblem<bfloat16> problem(shape);
+  AttentionReference<bfloat16> const reference(problem);
+  std::vector<int> found;
+  for (int k : candidates) {
+    Emulation::Adversary adversary;
+    adversary.*forgotten = k;
+    if (mutation_shows<Attention>(shape, reference, adversary, backward)) found.push_back(k);
+  }
+  return found;
+}
+
+using Numbers = std::vector<int>;
+
+Numbers up_to(int last) {
+  Numbers all;
+  for (int k = 0; k <= last; ++k) all.push_back(k);
+  return all;
+}
+
+// A sample; the next test has them all.
+TEST_CASE("the emulator shows that a wait, commit or barrier of matrix instructions is missing",
+          "[attention][warpmma][emulation]") {
+  using Adversary = Emulation::Adversary;
+  AttentionCase const shape{64, 64, 100};
+  CHECK(shown<Sm80>(shape, &Adversary::forgotten_wait, {-1}).empty());
+  CHECK(shown<Sm80>(shape, &Adversary::forgotten_wait, {1, 3}) == Numbers{1, 3});
+  CHECK(shown<Sm80>(shape, &Adversary::forgotten_commit, {2}) == Numbers{2});
+  CHECK(shown<Sm80>(shape, &Adversary::forgotten_barrier, {3}) == Numbers{3});
+  CHECK(shown<Gfx942>({64, 64, 200}, &Adversary::forgotten_barrier, {5}) == Numbers{5});
+}
+
+// All of them, by hand: it takes a minute. Of forward attention the emulator shows every one but the first wait, commit and
+// barrier of D = 128, and barriers 0, 4, 8 and 12 of gfx942; why has been reasoned about, not shown.
+TEST_CASE("which missing waits, commits and barriers the emulator shows", "[.mutations]") {
+  using Adversary = Emulation::Adversary;
+  auto const print = [](char const* what, Numbers const& numbers) {
+    std::printf("%s:", what);
+    for (int k : numbers) std::printf(" %d", k);
+    std::printf("\n");
+  };
+  AttentionCase const forward{64, 64, 100}, wide{128, 64, 100}, backward{64, 100, 130};
+  print("sm_80 forward D 64, waits", shown<Sm80>(forward, &Adversary::forgotten_wait, up_to(7)));
+  print("sm_80 forward D 64, commits", shown<Sm80>(forward, &Adversary::forgotten_commit, up_to(7)));
+  print("sm_80 forward D 64, barriers", shown<Sm80>(forward, &Adversary::forgotten_barrier, up_to(7)));
+  print("sm_80 forward D 128, waits", shown<Sm80>(wide, &Adversary::forgotten_wait, up_to(8)));
+  print("sm_80 forward D 128, commits", shown<Sm80>(wide, &Adversary::forgotten_commit, up_to(8)));
+  print("sm_80 forward D 128, barriers", shown<Sm80>(wide, &Adversary::forgotten_barrier, up_to(8)));
+  print("sm_80 backward D 64, waits", shown<Sm80>(backward, &Adversary::forgotten_wait, up_to(29), true));
+  print("sm_80 backward D 64, commits", shown<Sm80>(backward, &Adversary::forgotten_commit, up_to(29), true));
+  print("sm_80 backward D 64, barriers", shown<Sm80>(backward, &Adversary::forgotten_barrier, up_to(59), true));
+  print("gfx942 forward D 64, barriers", shown<Gfx942>({64, 64, 200}, &Adversary::forgotten_barrier, up_to(17)));
+  print("gfx942 backward D 64, barriers", shown<Gfx942>(backward, &Adversary::forgotten_barrier, up_to(59), true));
 }
 
 }  // namespace

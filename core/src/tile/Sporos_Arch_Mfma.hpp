@@ -42,13 +42,15 @@ struct MfmaInstructions {
   __device__ static int thread() { return int(threadIdx.x + blockDim.x * threadIdx.y); }
   __device__ static int lane() { return thread() & (Atom::lanes - 1); }
 
+  /// This lane, of which the compiler may not know that it is the same every time; see Arch::Sm80::Lanes.
   struct Lanes {
     int lane = MfmaInstructions::lane();
+    __device__ Lanes() { asm volatile("" : "+v"(lane)); }
   };
 
   template <class F>
   __device__ static void for_each_lane(F const& f) {
-    f(lane());
+    f(Lanes().lane);
   }
 
   template <class F>

@@ -97,7 +97,8 @@ struct FlashAttentionBackwardShape<Arch::Sm90With<Groups>, T, HeadDim>
     : FlashAttentionHopperBackward<Groups, HeadDim == 64 ? 96 : 64> {};
 
 // NVIDIA GPUs with mma.sync. A warp of the four owns 16 or 32 whole rows of a tile. Twice the rows read K and V from scratch
-// half as often; 255 registers a lane are the limit, which O, S, P and the rest must fit without spilling (nvcc 13).
+// half as often; 255 registers a lane are the limit. One H200, 8k, D = 64 / 128 / 256, TFLOP/s: forward 246 / 234 / 182,
+// backward 80 / 44 / none.
 template <class T, int HeadDim>
 struct FlashAttentionForwardShape<Arch::Sm80, T, HeadDim> {
   static constexpr int queries = HeadDim <= 128 ? 128 : 64;  // O takes 64, 128, 128 registers
@@ -135,12 +136,12 @@ struct FlashAttentionBackwardShape<Arch::Sm80SmallScratch, T, 128> {
   static constexpr bool issues_early = false;
 };
 
-// AMD GPUs with MFMA. A wavefront of the four owns 16 or 32 rows. Left factors that stay (Q; K and V in the backward pass)
+// AMD GPUs with MFMA. A wavefront of the four owns 16 rows. Left factors that stay (Q; K and V in the backward pass)
 // are in registers, of which a lane has 512; the 64 KB of scratch of a compute unit hold two teams of 32 KB or less, but for
 // the backward pass of wide heads.
 template <class T, int HeadDim>
 struct FlashAttentionForwardShape<Arch::Gfx942, T, HeadDim> {
-  static constexpr int queries = HeadDim <= 128 ? 128 : 64;
+  static constexpr int queries = 64;  // 128 spill at two teams on a compute unit
   static constexpr int keys = HeadDim <= 128 ? 64 : 32;
   static constexpr int stages = 1;  // 16, 32, 32 KB; the next block waits in registers
 };
