@@ -207,8 +207,7 @@ class Save {
       TensorRange const& tensor = m_staged.layout.tensors()[piece.tensor];
       CheckpointArray const& array = m_staged.arrays[piece.array];
       std::int64_t const element = bytes_of(array.type);
-      std::byte const* const data =
-          m_staged.data[piece.array] + staged_offset(tensor.offset + piece.first) * element;
+      std::byte const* const data = m_staged.data[piece.array] + staged_offset(tensor.offset + piece.first) * element;
       piece.crc32c = crc32c(data, std::size_t(piece.count * element));
       at_checkpoint_place("piece");
       hid_t const dataset = m_datasets[dataset_index(piece)];

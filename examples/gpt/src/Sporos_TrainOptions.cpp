@@ -68,7 +68,8 @@ void for_each_option(Options& o, Function&& f) {
   f("--resume", o.resume, "auto: from the newest valid checkpoint if there is one; must: or fail; never: start anew");
   f("--log", o.log, "JSON lines: settings, steps, evaluations, checkpoints");
   f("--report", o.report, "The page of curves; empty: none");
-  f("--zero", o.zero, "What ranks share out instead of each holding it: 1 optimizer state, 2 and gradients, 3 and parameters");
+  f("--zero", o.zero,
+    "What ranks share out instead of each holding it: 1 optimizer state, 2 and gradients, 3 and parameters");
   f("--recompute", o.recompute, "Keep one tensor of a block for the backward pass and compute the others again");
   f("--reproducible", o.reproducible,
     "Sum the gradients of micro-batches in one fixed tree: the same bits on any number of ranks");

@@ -128,8 +128,8 @@ class Exchange {
     std::int64_t const needed = total(m_sends) + total(m_receives);
     if (std::int64_t(m_staging.extent(0)) < needed) {
       m_space.fence("Sporos::Exchange: staging grows");
-      m_staging = Staging(Kokkos::view_alloc(Kokkos::WithoutInitializing, "Sporos::Exchange::staging"),
-                          std::size_t(needed));
+      m_staging =
+          Staging(Kokkos::view_alloc(Kokkos::WithoutInitializing, "Sporos::Exchange::staging"), std::size_t(needed));
     }
     for_each_staged(m_sends, 0, [&](Message<Element> const& message, Staging const& place) {
       Kokkos::deep_copy(m_space, place, device_view(message));
