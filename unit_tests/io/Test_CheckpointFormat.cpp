@@ -30,8 +30,8 @@ CheckpointManifest good_manifest() {
   manifest.layout.add("a", {10, 20}, true);
   manifest.layout.add("b", {7}, false);
   for (int rank = 0; rank < 2; ++rank) {
-    auto const [first, last] = manifest.layout.owned(rank, 2);
-    for (CheckpointPiece const& piece : checkpoint_pieces(manifest.layout, manifest.arrays, first, last))
+    for (CheckpointPiece const& piece :
+         checkpoint_pieces(manifest.layout, manifest.arrays, manifest.layout.owned(rank, 2)))
       manifest.pieces.push_back(piece);
   }
   return manifest;

@@ -3,6 +3,8 @@
 #ifndef SPOROS_TILE_WARPMMA_HPP
 #define SPOROS_TILE_WARPMMA_HPP
 
+#include <type_traits>
+
 #include "tile/Sporos_Tile.hpp"
 #include "tile/Sporos_WarpMma_Layout.hpp"
 
@@ -502,7 +504,13 @@ SPOROS_FUNCTION void store_rows(Team<Arch> const&, Matrix<T> const& to, int firs
     int const row = first_row + x.row(lane, i, a), column = x.column(lane, j, a);
     if (row >= to.rows || column >= to.columns) return;
     auto const& atom = x.m_atom[i][j];
-    Arch::store_pair(to.row(row) + column, Arch::template pack<T>(atom(lane, a), atom(lane, a + 1)));
+    T* const pair = to.row(row) + column;
+    if constexpr (std::is_same_v<T, float>) {
+      pair[0] = atom(lane, a);
+      pair[1] = atom(lane, a + 1);
+    } else {
+      Arch::store_pair(pair, Arch::template pack<T>(atom(lane, a), atom(lane, a + 1)));
+    }
   });
 }
 
