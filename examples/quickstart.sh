@@ -57,6 +57,11 @@ family() {
   for child in $(cat /proc/"$1"/task/*/children 2>/dev/null); do family "$child"; done
 }
 
+# What the killed mpirun leaves in its temporary folder would stop a later one that has the same process number.
+TMPDIR=$(mktemp -d)
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+
 say "Training on two ranks; to be killed half-way"
 "${train[@]}" --resume never &
 mpirun_pid=$!

@@ -90,11 +90,14 @@ jobs() {
 
 # run_ctest FOLDER CTEST_ARGUMENT...: runs the tests; sets tests_passed and tests_failed.
 run_ctest() {
-  local folder=$1 line
+  local folder=$1 line temporary
   shift
   tests_passed=0
   tests_failed=1
-  ctest --test-dir "$folder" --output-on-failure -j "$(jobs)" "$@" 2>&1 | tee "$folder.ctest.log" | grep -v '^ *Start '
+  # What a killed mpirun leaves in its temporary folder would stop a later one that has the same process number.
+  temporary=$(mktemp -d)
+  TMPDIR=$temporary ctest --test-dir "$folder" --output-on-failure -j "$(jobs)" "$@" 2>&1 | tee "$folder.ctest.log" | grep -v '^ *Start '
+  rm -rf "$temporary"
   line=$(grep -E 'tests passed, [0-9]+ tests failed out of [0-9]+' "$folder.ctest.log" | tail -n 1)
   if [ -z "$line" ]; then
     echo "ctest ran no test (see $folder.ctest.log)"

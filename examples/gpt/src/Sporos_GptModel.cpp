@@ -463,6 +463,7 @@ void GptModel<ExecutionSpace, T>::block_backward(std::int64_t layer,
                   gradients.attention_out, narrow);
   FlashAttentionOptions options;
   options.causal = CausalMask::top_left;
+  options.repeatable = true;  // a resumed run ends with the same bits
   options.dropout = attention_dropout(place, layer, shape);
   flash_attention_backward(m_space, heads_of(block.qkv, shape, 0), heads_of(block.qkv, shape, 1),
                            heads_of(block.qkv, shape, 2), heads_of_output(block.attention, shape),

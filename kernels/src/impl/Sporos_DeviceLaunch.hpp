@@ -17,9 +17,23 @@
 
 namespace Sporos::Impl {
 
+/// Scratch of a team, with room to align it
+template <class Work>
+inline constexpr int scratch_bytes = int(sizeof(typename Work::Scratch) + alignof(typename Work::Scratch));
+
+/// How many teams at once the smallest multiprocessor has scratch for: 100 KB from compute capability 8.0 on, 64 KB of AMD's
+template <class Work>
+inline constexpr int teams_with_scratch =
+#if defined(KOKKOS_ENABLE_HIP)
+    64 * 1024 / scratch_bytes<Work>;
+#else
+    100 * 1024 / scratch_bytes<Work>;
+#endif
+
 /// One team of the architecture for each work item, with the scratch that Work::Scratch needs. Work is plain data with
 ///     Architecture                              whose team it is
-///     teams_at_once                             that a multiprocessor shall hold: the compiler limits registers to it
+///     teams_at_once                             that a multiprocessor shall hold, if it has the scratch: the compiler limits
+///                                               registers to it, and Kokkos refuses a launch that cannot keep to it
 ///     Scratch                                   a type without constructor
 ///     work(team, scratch, item)                 in all threads of a team, device code
 /// No lambda in the kernel: nvcc refuses KOKKOS_IF_ON_DEVICE in one.
@@ -27,7 +41,11 @@ template <class ExecutionSpace, class Work>
 struct TileKernel {
   using Team = Sporos::Team<typename Work::Architecture>;
   using Scratch = typename Work::Scratch;
-  using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<Team::threads, Work::teams_at_once>>;
+
+  static constexpr int teams_at_once = Work::teams_at_once < teams_with_scratch<Work> ? Work::teams_at_once
+                                       : teams_with_scratch<Work> > 0                 ? teams_with_scratch<Work>
+                                                                                      : 1;
+  using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<Team::threads, teams_at_once>>;
 
   Work m_work;
   int m_level;
@@ -39,10 +57,6 @@ struct TileKernel {
     KOKKOS_IF_ON_HOST(((void)member;))
   }
 };
-
-/// Scratch of a team, with room to align it
-template <class Work>
-inline constexpr int scratch_bytes = int(sizeof(typename Work::Scratch) + alignof(typename Work::Scratch));
 
 /// Launches work(team, scratch, item) for items 0 ... items - 1.
 /// \throws InvalidArgument when there are more items than a launch can have teams
