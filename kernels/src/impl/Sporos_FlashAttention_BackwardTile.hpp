@@ -16,8 +16,10 @@ namespace Sporos::inline SPOROS_LEVEL {
 ///     P = exp(S − LSE),   dV = (Z ∘ P)ᵀ dO,   dS = P ∘ (Z ∘ dO Vᵀ − δ),   dK = scale · dSᵀ Q,   dQ = scale · dS K
 ///
 /// with S = scale · Q Kᵀ and what AnyScores says, whose derivative dS is multiplied by. Algorithm 2 of FlashAttention-2
-/// (arXiv:2307.08691): keys stay, queries stream past; δ = Σ dO ∘ O, less the gradient of LSE, comes from a pass before. Fragments stand transposed, keys are their rows: so P and dS are left factors as they lie. Query heads that share
-/// K and V follow one another over the same dK and dV, without atomics: the result is the same bit for bit in every run.
+/// (arXiv:2307.08691): keys stay, queries stream past; δ = Σ dO ∘ O, less the gradient of LSE, comes from a pass before.
+/// Fragments stand transposed, keys are their rows: so P and dS are left factors as they lie. Query heads that share K and V
+/// follow one another over the same dK and dV, without atomics: the result is the same bit for bit in every run, unless
+/// shared_sums lets all slots add to one dQ.
 template <class Arch, class T, int HeadDim, class Scores = AnyScores,
           class Shape = FlashAttentionBackwardShape<Arch, T, HeadDim>>
   requires TileArchitecture<Arch, T>
