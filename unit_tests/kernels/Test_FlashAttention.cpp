@@ -5,8 +5,6 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
-#include <cstdlib>
-#include <memory>
 
 #include "AttentionReference.hpp"
 #include "AttentionTesting.hpp"
@@ -47,18 +45,24 @@ Tensor<U> strided(std::size_t batch, std::size_t sequence, std::size_t heads, st
 }
 
 template <class U>
-Tensor<U> to_device(std::vector<U> const& values, std::size_t batch, std::size_t sequence, std::size_t heads,
-                    std::size_t d) {
-  Tensor<U> const view = strided<U>(batch, sequence, heads, d);
-  Kokkos::View<U const****, Kokkos::LayoutRight, Kokkos::HostSpace> const host(values.data(), batch, sequence, heads,
-                                                                               d);
-  Kokkos::View<U****, Kokkos::LayoutRight, Space::memory_space> const dense("dense", batch, sequence, heads, d);
-  Kokkos::deep_copy(dense, host);
+void copy_to(Tensor<U> const& view, std::vector<U> const& values) {
+  Kokkos::View<U const****, Kokkos::LayoutRight, Kokkos::HostSpace> const host(
+      values.data(), view.extent(0), view.extent(1), view.extent(2), view.extent(3));
+  auto const dense = Kokkos::create_mirror_view_and_copy(typename Space::memory_space(), host);
   Kokkos::parallel_for(
-      "copy", Kokkos::MDRangePolicy<Space, Kokkos::Rank<4>>({0, 0, 0, 0}, {batch, sequence, heads, d}),
+      "copy",
+      Kokkos::MDRangePolicy<Space, Kokkos::Rank<4>>({0, 0, 0, 0},
+                                                    {view.extent(0), view.extent(1), view.extent(2), view.extent(3)}),
       KOKKOS_LAMBDA(std::size_t b, std::size_t s, std::size_t h, std::size_t c) {
         view(b, s, h, c) = dense(b, s, h, c);
       });
+}
+
+template <class U>
+Tensor<U> to_device(std::vector<U> const& values, std::size_t batch, std::size_t sequence, std::size_t heads,
+                    std::size_t d) {
+  Tensor<U> const view = strided<U>(batch, sequence, heads, d);
+  copy_to(view, values);
   return view;
 }
 
@@ -348,38 +352,32 @@ TEST_CASE("flash attention takes slices of one tensor and heads before the seque
       heads_before_sequence(dq2), heads_before_sequence(dk2), heads_before_sequence(dv2));
 }
 
-// Rows whose offsets exceed 32 bits: a batch stride far beyond, of which only a few pages are touched.
+// Rows whose offsets exceed 32 bits: a batch stride far beyond. Of a host's memory only a few pages are touched.
 TEST_CASE("strides of flash attention may take offsets past 32 bits", "[attention]") {
-  if constexpr (std::is_same_v<Space::memory_space, Kokkos::HostSpace>) {
-    AttentionProblem<float> problem({.head_dim = 16, .queries = 20, .keys = 20, .batch = 2});
-    AttentionReference<float> const reference(problem);
-    std::size_t const far = std::size_t(1) << 31, part = 20 * 16;
-    std::unique_ptr<float, decltype(&std::free)> const memory(
-        static_cast<float*>(std::calloc(far + 8 * part, sizeof(float))), &std::free);
-    REQUIRE(memory);
-    using Far =
-        Kokkos::View<float****, Kokkos::LayoutStride, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
-    int used = 0;
-    auto const tensor = [&](std::vector<float> const& values) {
-      Far const view(memory.get() + part * std::size_t(used++), Kokkos::LayoutStride(2, far, 20, 16, 1, 16, 16, 1));
-      Kokkos::deep_copy(
-          view, Kokkos::View<float const****, Kokkos::LayoutRight, Kokkos::HostSpace>(values.data(), 2, 20, 1, 16));
-      return view;
-    };
-    Far const q = tensor(problem.q), k = tensor(problem.k), v = tensor(problem.v), o = tensor(problem.o);
-    Far const d_o = tensor(problem.d_o), dq = tensor(problem.dq), dk = tensor(problem.dk), dv = tensor(problem.dv);
-    auto const lse = dense<float***>(problem.lse, 2, 1, 20);
-    Space const space;
-    Workspace<Space> workspace(space);
-    flash_attention_forward(space, q, k, v, problem.options(), o, lse);
-    flash_attention_backward(space, q, k, v, o, lse, d_o, problem.options(), dq, dk, dv, workspace);
-    problem.o = to_host<float>(Tensor<float>(o));
-    problem.dq = to_host<float>(Tensor<float>(dq));
-    problem.dk = to_host<float>(Tensor<float>(dk));
-    problem.dv = to_host<float>(Tensor<float>(dv));
-    problem.lse = values_of(lse);
-    require_as_good_as_plain(reference.errors(problem));
-  }
+  AttentionProblem<float> problem({.head_dim = 16, .queries = 20, .keys = 20, .batch = 2});
+  AttentionReference<float> const reference(problem);
+  std::size_t const far = std::size_t(1) << 31, part = 20 * 16;
+  Kokkos::View<float*, Space::memory_space> const memory(Kokkos::view_alloc(Kokkos::WithoutInitializing, "far apart"),
+                                                         far + 8 * part);
+  std::size_t used = 0;
+  auto const tensor = [&](std::vector<float> const& values) {
+    Tensor<float> const view(memory.data() + part * used++, Kokkos::LayoutStride(2, far, 20, 16, 1, 16, 16, 1));
+    copy_to(view, values);
+    return view;
+  };
+  auto const q = tensor(problem.q), k = tensor(problem.k), v = tensor(problem.v), o = tensor(problem.o);
+  auto const d_o = tensor(problem.d_o), dq = tensor(problem.dq), dk = tensor(problem.dk), dv = tensor(problem.dv);
+  auto const lse = dense<float***>(problem.lse, 2, 1, 20);
+  Space const space;
+  Workspace<Space> workspace(space);
+  flash_attention_forward(space, q, k, v, problem.options(), o, lse);
+  flash_attention_backward(space, q, k, v, o, lse, d_o, problem.options(), dq, dk, dv, workspace);
+  problem.o = to_host<float>(o);
+  problem.dq = to_host<float>(dq);
+  problem.dk = to_host<float>(dk);
+  problem.dv = to_host<float>(dv);
+  problem.lse = values_of(lse);
+  require_as_good_as_plain(reference.errors(problem));
 }
 
 // -------------------------------------------------------------------------------- parts of the keys

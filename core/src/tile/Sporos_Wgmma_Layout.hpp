@@ -56,7 +56,9 @@ struct MatrixDescriptor {
 
   std::uint32_t lower;  // bits 0-13: address / 16, bits 16-29: distance of panels / 16, if terms run down the columns
 
-  SPOROS_FUNCTION MatrixDescriptor operator+(int bytes) const { return {lower + (unsigned(bytes) >> 4)}; }
+  SPOROS_FUNCTION MatrixDescriptor operator+(int bytes) const {
+    return MatrixDescriptor{lower + (unsigned(bytes) >> 4)};
+  }
 };
 
 /// The rows of a tile, from first_row on, as rows of a left factor or columns of a right one; terms run along them.
@@ -66,7 +68,7 @@ struct RowsAsVectors {
   static constexpr bool transposed = false;
 
   SPOROS_FUNCTION static MatrixDescriptor descriptor(Tile tile, int first_row) {
-    return {(tile.address + unsigned(first_row) * Tile::row_bytes) >> 4 | 1u << 16};
+    return MatrixDescriptor{(tile.address + unsigned(first_row) * Tile::row_bytes) >> 4 | 1u << 16};
   }
   /// Bytes from the first term to term 16 k
   SPOROS_FUNCTION static constexpr int term(int k) { return k / 4 * Tile::panel_bytes + k % 4 * 32; }
@@ -80,7 +82,7 @@ struct ColumnsAsVectors {
 
   SPOROS_FUNCTION static MatrixDescriptor descriptor(Tile tile, int first_panel) {
     std::uint32_t const address = tile.address + unsigned(first_panel) * Tile::panel_bytes;
-    return {address >> 4 | unsigned(Tile::panel_bytes) >> 4 << 16};
+    return MatrixDescriptor{address >> 4 | unsigned(Tile::panel_bytes) >> 4 << 16};
   }
   SPOROS_FUNCTION static constexpr int term(int k) { return k * 16 * Tile::row_bytes; }
 };
