@@ -439,28 +439,33 @@ auto heads_before_sequence(View const& x) {
                                                 x.stride(1), x.extent(3), x.stride(3)));
 }
 
-/// Bytes of workspace that flash_attention_backward() takes for these q, k and v: a dQ in the precision of the accumulators
-/// for each of the shares that a head is divided into, and two numbers for each row.
+/// Bytes of workspace that flash_attention_backward() takes for these q, k and v, options and extras: a dQ in the precision of
+/// the accumulators for each of the shares that a head is divided into, and two numbers for each row. Data is not read. On a GPU, results or
+/// gradients whose rows do not start at multiples of 16 bytes may take another number.
+/// \throws InvalidArgument as flash_attention_forward()
 template <class ExecutionSpace, class QView, class KView, class VView>
 std::size_t flash_attention_backward_workspace_bytes(
-    ExecutionSpace const& space, QView const& q, KView const& k, VView const& v,
+    ExecutionSpace const& space, QView const& q, KView const& k, VView const& v, FlashAttentionOptions const& options,
     FlashAttentionExtras<ExecutionSpace, typename QView::non_const_value_type> const& extras = {}) {
-  static_assert(QView::rank() == KView::rank() && QView::rank() == VView::rank());
-  constexpr std::size_t s = QView::rank() - 3;
-  Impl::FlashAttentionArguments<typename QView::non_const_value_type> a{};
-  a.batch = s == 1 ? int(q.extent(0)) : extras.lengths.batch();
-  a.heads = int(q.extent(s + 1));
-  a.kv_heads = int(k.extent(s + 1));
-  a.queries = s == 1 ? int(q.extent(s)) : extras.lengths.longest_queries();
-  a.keys = s == 1 ? int(k.extent(s)) : extras.lengths.longest_keys();
-  a.cumulative_queries = extras.lengths.empty() ? nullptr : extras.lengths.cumulative_queries();
-  a.head_dim = int(std::max(q.extent(s + 2), v.extent(s + 2)));
-  return Impl::flash_attention_backward_workspace_bytes(space, a, Impl::queries_of_batch(q, extras));
-}
-
-template <class ExecutionSpace, class QView, class KView>
-std::size_t flash_attention_backward_workspace_bytes(ExecutionSpace const& space, QView const& q, KView const& k) {
-  return flash_attention_backward_workspace_bytes(space, q, k, k);
+  using T = typename QView::non_const_value_type;
+  using C = ComputeType<T>;
+  using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
+  using Memory = typename ExecutionSpace::memory_space;
+  auto const arguments = [&] {
+    if constexpr (QView::rank() == 4) {
+      Kokkos::View<T****, Kokkos::LayoutRight, Memory, Unmanaged> const o(nullptr, q.extent(0), q.extent(1),
+                                                                          q.extent(2), v.extent(3));
+      Kokkos::View<C***, Kokkos::LayoutRight, Memory, Unmanaged> const lse(nullptr, q.extent(0), q.extent(2),
+                                                                           q.extent(1));
+      return Impl::flash_attention_arguments<ExecutionSpace>(q, k, v, options, extras, o, lse);
+    } else {
+      Kokkos::View<T***, Kokkos::LayoutRight, Memory, Unmanaged> const o(nullptr, q.extent(0), q.extent(1),
+                                                                         v.extent(2));
+      Kokkos::View<C**, Kokkos::LayoutRight, Memory, Unmanaged> const lse(nullptr, q.extent(1), q.extent(0));
+      return Impl::flash_attention_arguments<ExecutionSpace>(q, k, v, options, extras, o, lse);
+    }
+  }();
+  return Impl::flash_attention_backward_workspace_bytes(space, arguments, Impl::queries_of_batch(q, extras));
 }
 
 /// The gradients of flash_attention_forward(), from its inputs and outputs and the gradients of O and, if given, LSE:

@@ -249,7 +249,7 @@ TEMPLATE_TEST_CASE("a block of matrix instructions is zero behind the last row a
   using Rows = Pipeline<Arch, bfloat16, Use::left, rows, columns, 1>;
   using RowsInScratch = Pipeline<Arch, bfloat16, Use::right_transposed, rows, columns, 2>;
   struct Storage {
-    typename Rows::Storage rows;
+    typename Rows::Storage source;
     typename RowsInScratch::Storage in_scratch, one;
   };
   auto const storage = nan_storage<Storage>();
@@ -257,7 +257,7 @@ TEMPLATE_TEST_CASE("a block of matrix instructions is zero behind the last row a
   std::vector<float> maxima(75 + 10, -1.0f);
 
   Emulation::run_team<Team<Arch>>({}, [&](Team<Arch>& team) {
-    Rows source(team, storage->rows);
+    Rows source(team, storage->source);
     RowsInScratch in_scratch(team, storage->in_scratch), one(team, storage->one);
     one.open(matrix(identity, columns, columns), {0, 1});
     one.load(0);

@@ -157,7 +157,7 @@ void run_public(AttentionProblem<T>& p, FlashAttentionOptions const& options) {
   flash_attention_backward(space, q, k, v, o, lse, d_o, options, extras.inputs, dq, dk, dv, extras.gradients,
                            workspace);
   space.fence();
-  CHECK(workspace.bytes() == flash_attention_backward_workspace_bytes(space, q, k, v));
+  CHECK(workspace.bytes() == flash_attention_backward_workspace_bytes(space, q, k, v, options, extras.inputs));
 
   p.o = to_host(o);
   p.dq = to_host(dq);
@@ -186,7 +186,7 @@ void run_public_sequences(AttentionProblem<T>& p) {
   flash_attention_backward(space, q, k, v, o, lse, d_o, p.options(), extras.inputs, dq, dk, dv, extras.gradients,
                            workspace);
   space.fence();
-  CHECK(workspace.bytes() == flash_attention_backward_workspace_bytes(space, q, k, v, extras.inputs));
+  CHECK(workspace.bytes() == flash_attention_backward_workspace_bytes(space, q, k, v, p.options(), extras.inputs));
 
   p.o = values_of(o);
   p.dq = values_of(dq);
@@ -559,7 +559,7 @@ TEST_CASE("forward and backward over 32768 keys take less than 64 MB beyond thei
   Space const space;
   Kokkos::View<float****, Kokkos::LayoutRight, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const q(nullptr, 1, 32768, 1,
                                                                                                 64);
-  std::size_t const workspace = flash_attention_backward_workspace_bytes(space, q, q);
+  std::size_t const workspace = flash_attention_backward_workspace_bytes(space, q, q, q, {});
   CHECK(workspace >= 32768 * 64 * sizeof(float));
   std::size_t scratch = 0;
   if constexpr (std::is_same_v<Space::memory_space, Kokkos::HostSpace>) {
