@@ -22,11 +22,13 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "Sporos_Checkpoint.hpp"
 #include "Sporos_Communicator.hpp"
 #include "Sporos_Version.hpp"
+#include "impl/Sporos_CheckpointFormat.hpp"
 #include "impl/Sporos_Files.hpp"
 
 namespace {
@@ -56,21 +58,29 @@ void forget(std::string const& path) {
   ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
+/// Seconds of a save up to each of its places, on the first rank
+Kokkos::Timer since_save;
+std::map<std::string, std::vector<double>> seconds_until;
+
+void note_place(char const* place) {
+  if (std::string_view(place) != "piece") seconds_until[place].push_back(since_save.seconds());
+}
+
 class Bench {
  public:
   Bench(Communicator const& world, std::string directory, std::int64_t megabytes)
       : m_world(world),
         m_directory(std::move(directory)),
         m_state(Space(), layout(world.size() * megabytes * 1'000'000)),
-        m_writer(world, {.directory = m_directory, .keep = 1}) {
+        m_writer(world, {.directory = m_directory, .keep = 0}) {
     int value = 0;
     for (auto const& flat : {m_state.parameters(), m_state.first_moment(), m_state.second_moment()}) {
       auto const host = Kokkos::create_mirror_view(flat);
       for (std::size_t i = 0; i < host.extent(0); ++i) host(i) = float(++value % 65521);
       Kokkos::deep_copy(flat, host);
     }
-    auto const [first, last] = m_state.owned(world.rank(), world.size());
-    m_bytes = std::size_t(last - first) * 3 * sizeof(float);
+    OwnedPart const last = m_state.layout().owned(world.rank(), world.size()).back();
+    m_bytes = std::size_t(last.offset + last.range.size()) * 3 * sizeof(float);
     m_buffer.resize(m_bytes, 'x');
     for (std::size_t i = 0; i < m_bytes; i += 61) m_buffer[i] = char(i);
   }
@@ -78,7 +88,10 @@ class Bench {
   std::int64_t bytes_of_all_ranks() const { return m_world.all_reduce_sum(std::int64_t(m_bytes)); }
   std::map<std::string, std::vector<double>> const& seconds() const { return m_seconds; }
 
-  void forget_rounds() { m_seconds.clear(); }
+  void forget_rounds() {
+    m_seconds.clear();
+    seconds_until.clear();
+  }
 
   void round() {
     std::filesystem::path const plain = m_directory + "/plain-" + std::to_string(m_world.rank());
@@ -90,6 +103,7 @@ class Bench {
     double stall = 0;
     note("save", [&] {
       Kokkos::Timer const timer;
+      since_save.reset();
       m_writer.save(m_state, {}, ++m_step);
       stall = timer.seconds();
       m_writer.wait();
@@ -111,6 +125,8 @@ class Bench {
           m_world, m_directory, m_state, [](CheckpointReader const&) {}, [](std::string const&) {});
       if (!reader) throw InputError("no checkpoint in " + m_directory);
     });
+    // As with the plain file, removal is not part of what is measured.
+    if (m_world.rank() == 0) std::filesystem::remove_all(newest);
   }
 
  private:
@@ -171,6 +187,8 @@ void print(Communicator const& world, Bench const& bench, std::string const& com
     for (double const value : values) std::cerr << " " << value;
     std::cerr << " s" << std::endl;
   }
+  for (auto const& [place, values] : seconds_until)
+    std::cerr << "until " << place << ": " << median(values) << " s" << std::endl;
 }
 
 }  // namespace
@@ -189,6 +207,7 @@ int main(int argc, char** argv) {
     int const rounds = argc > 3 ? std::atoi(argv[3]) : 5;
     world.run_agreed([&] { std::filesystem::create_directories(directory); });
     Bench bench(world, directory, megabytes);
+    Impl::checkpoint_hook = note_place;
     bench.round();  // after which all memory is there
     bench.forget_rounds();
     for (int round = 0; round < rounds; ++round) bench.round();

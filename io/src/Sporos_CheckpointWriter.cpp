@@ -203,6 +203,7 @@ class Save {
     Hdf5Handle const transfer(H5Pcreate(H5P_DATASET_XFER), H5Pclose, "make a property list");
     hdf5_check(H5Pset_dxpl_mpio(transfer, H5FD_MPIO_INDEPENDENT), "transfer independently");
     m_pieces = checkpoint_pieces(m_staged.layout, m_staged.arrays, m_staged.owned);
+    File const file(m_data_path, O_RDWR);
     for (CheckpointPiece& piece : m_pieces) {
       TensorRange const& tensor = m_staged.layout.tensors()[piece.tensor];
       CheckpointArray const& array = m_staged.arrays[piece.array];
@@ -219,6 +220,8 @@ class Save {
                                      reason, "; ", free_bytes(m_directory).value_or(-1), " bytes are free there"));
       };
       for_each_selection(dataset, tensor.shape, piece.first, piece.count, write);
+      // Or the disk would have nothing to do until all of it waits in memory.
+      file.begin_sync(std::int64_t(m_offsets[dataset_index(piece)]) + piece.first * element, piece.count * element);
     }
   }
 

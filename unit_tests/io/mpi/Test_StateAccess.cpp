@@ -8,6 +8,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -211,6 +212,45 @@ TEST_CASE("A state of another rank is refused", "[io][mpi][access]") {
   REQUIRE_THROWS_WITH((Sporos::StateAccess<Space, float>(other)), ContainsSubstring("needs a ShardedAccess"));
 }
 
+template <class State, class Function>
+void for_each_buffer_of(State const& a, State const& b, Function const& function) {
+  function(a.parameters(), b.parameters());
+  if (State::has_own_master) function(a.master(), b.master());
+  function(a.first_moment(), b.first_moment());
+  function(a.second_moment(), b.second_moment());
+}
+
+/// Gives a state what it holds of one that holds all.
+template <class State>
+void copy_held(State const& whole, State const& state) {
+  for_each_buffer_of(whole, state, [&](auto const& from, auto const& to) {
+    state.for_each_held(to, {0, whole.layout().size()}, [&](Interval const& held, auto const& elements) {
+      Kokkos::deep_copy(elements, Kokkos::subview(from, std::pair(held.first, held.last)));
+    });
+  });
+}
+
+struct Comparison {
+  std::int64_t wrong = 0, compared = 0;
+};
+
+/// Compares the bits of what a state holds with one that holds all.
+template <class State>
+Comparison compare_held(State const& whole, State const& state) {
+  Comparison result;
+  for_each_buffer_of(whole, state, [&](auto const& from, auto const& to) {
+    auto const expected = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), from);
+    state.for_each_held(to, {0, whole.layout().size()}, [&](Interval const& held, auto const& elements) {
+      auto const found = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), elements);
+      for (std::int64_t i = 0; i < held.size(); ++i)
+        result.wrong +=
+            std::memcmp(&found(std::size_t(i)), &expected(std::size_t(held.first + i)), sizeof(found(0))) != 0;
+      result.compared += held.size();
+    });
+  });
+  return result;
+}
+
 TEMPLATE_TEST_CASE("A checkpoint of any stage and number of ranks is read in any other", "[io][mpi][checkpoint]",
                    Sporos::bfloat16, float) {
   Communicator const world = Communicator::world();
@@ -220,22 +260,12 @@ TEMPLATE_TEST_CASE("A checkpoint of any stage and number of ranks is read in any
   StateLayout const layout = layout_of_layers();
   State whole(space, layout);
   fill(whole);
-  auto const for_each_pair = [](State const& a, State const& b, auto const& function) {
-    function(a.parameters(), b.parameters());
-    if (State::has_own_master) function(a.master(), b.master());
-    function(a.first_moment(), b.first_moment());
-    function(a.second_moment(), b.second_moment());
-  };
   for (int const writers : {1, world.size()})
     for (int stage = 0; stage <= 3; ++stage) {
       std::string const path = directory / (std::to_string(writers) + "-" + std::to_string(stage));
       if (auto const some = first_ranks(writers)) {
         State state(space, layout, {ZeroStage(stage), some->rank(), writers});
-        for_each_pair(whole, state, [&](auto const& from, auto const& to) {
-          state.for_each_held(to, {0, layout.size()}, [&](Interval const& held, auto const& elements) {
-            Kokkos::deep_copy(elements, Kokkos::subview(from, std::pair(held.first, held.last)));
-          });
-        });
+        copy_held(whole, state);
         state.step = 77;
         Sporos::CheckpointWriter writer(*some, {.directory = path});
         writer.save(state, {}, 12);
@@ -252,20 +282,50 @@ TEMPLATE_TEST_CASE("A checkpoint of any stage and number of ranks is read in any
         State state(space, layout, {ZeroStage(stage_now), some->rank(), readers});
         reader->load(state);
         REQUIRE(state.step == 77);
-        std::int64_t wrong = 0, compared = 0;
-        for_each_pair(whole, state, [&](auto const& from, auto const& to) {
-          auto const expected = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), from);
-          state.for_each_held(to, {0, layout.size()}, [&](Interval const& held, auto const& elements) {
-            auto const found = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), elements);
-            for (std::int64_t i = held.first; i < held.last; ++i)
-              if (double(found(std::size_t(i - held.first))) != double(expected(std::size_t(i)))) ++wrong;
-            compared += held.size();
-          });
-        });
+        auto const [wrong, compared] = compare_held(whole, state);
         REQUIRE(wrong == 0);
         REQUIRE(compared >= 3 * state.owned_size());
       }
     }
+}
+
+TEMPLATE_TEST_CASE("From stage 3 on three ranks by way of 0 on all to 2 on two, no bit and no step is lost",
+                   "[io][mpi][checkpoint]", Sporos::bfloat16, float) {
+  Communicator const world = Communicator::world();
+  SharedDirectory const directory(world);
+  Space const space;
+  using State = ShardedState<Space, TestType>;
+  StateLayout const layout = layout_of_layers();
+  State whole(space, layout);
+  fill(whole);
+  struct Leg {
+    int ranks;
+    ZeroStage stage;
+  };
+  std::int64_t step = 0;
+  for (Leg const leg : {Leg{std::min(3, world.size()), ZeroStage::parameters}, Leg{world.size(), ZeroStage::nothing},
+                        Leg{std::min(2, world.size()), ZeroStage::gradients}}) {
+    world.barrier();
+    ++step;
+    auto const some = first_ranks(leg.ranks);
+    if (!some) continue;
+    CAPTURE(leg.ranks, int(leg.stage));
+    State state(space, layout, {leg.stage, some->rank(), leg.ranks});
+    if (step == 1) {
+      copy_held(whole, state);
+      state.step = 77;
+    } else {
+      auto const reader = Sporos::CheckpointReader::newest_valid(*some, directory / "c", {});
+      REQUIRE(reader);
+      REQUIRE(reader->step() == step - 1);
+      reader->load(state);
+    }
+    REQUIRE(state.step == 77);
+    REQUIRE(compare_held(whole, state).wrong == 0);
+    Sporos::CheckpointWriter writer(*some, {.directory = directory / "c"});
+    writer.save(state, {}, step);
+    writer.wait();
+  }
 }
 
 }  // namespace

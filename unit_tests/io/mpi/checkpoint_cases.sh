@@ -30,6 +30,18 @@ h5py() {
   done
 }
 
+h5dump() {
+  type -P h5dump >/dev/null || { echo "there is no h5dump"; exit 77; }
+  ranks 3 write "$directory/3"
+  python3 "$here/checkpoint_with_h5dump.py" "$directory/3/step-000000000012"
+}
+
+# By default the smallest part of a rank that takes more than 2^31 bytes in three arrays of fp32.
+large() {
+  local number=${SPOROS_TEST_LARGE_RANKS:-1}
+  ranks "$number" large "$directory/large" "${SPOROS_TEST_LARGE_ELEMENTS:-178956971}"
+}
+
 fill() {
   local number mode
   for number in 2 3 4; do

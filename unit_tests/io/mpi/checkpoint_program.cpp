@@ -8,6 +8,7 @@
 //   crash DIR [RANK PLACE N]  the newest valid checkpoint must be none older than the last that DIR.committed names, and hold what
 //                             was saved; then saves go on, every commit added to DIR.committed, until a kill: by itself where
 //                             RANK comes to PLACE of a save for the Nth time, else by somebody else
+//   large DIR N               a tensor with N elements a rank is saved, forgotten and loaded again: each must be what it was
 //   slow DIR                  a save that does not end within its deadline: an error, then exit code 75
 #include <unistd.h>
 
@@ -164,6 +165,47 @@ Sporos::StateLayout small_layout() {
   }
 }
 
+/// Differs between neighbours and between places 2^31 bytes or 2^32 bytes apart
+float large_value(std::int64_t buffer, std::int64_t element) {
+  return float((element * 3 + buffer * 8191) % 1'000'003);
+}
+
+void large(Communicator const& world, std::string const& directory, std::int64_t elements_of_rank) {
+  std::int64_t const elements = elements_of_rank * world.size();  // behind which the layout leaves a gap
+  Sporos::StateLayout layout;
+  layout.add("w", {elements}, true);
+  State state(Space(), layout, {Sporos::ZeroStage::parameters, world.rank(), world.size()});
+  auto const for_each_element = [&](auto const& function) {
+    std::int64_t buffer = 0;
+    Sporos::Impl::for_each_checkpoint_array(state, [&](char const*, auto const& flat) {
+      auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), flat);
+      for (Sporos::OwnedPart const& owned : state.owned())
+        for (std::int64_t i = owned.range.first; i < std::min(owned.range.last, elements); ++i)
+          function(host(std::size_t(owned.offset + i - owned.range.first)), large_value(buffer, i));
+      Kokkos::deep_copy(flat, host);
+      ++buffer;
+    });
+  };
+  for_each_element([](float& element, float value) { element = value; });
+  state.step = 5;
+  {
+    CheckpointWriter writer(world, {.directory = directory});
+    writer.save(state, {}, 5);
+    writer.wait();
+  }
+  for_each_element([](float& element, float) { element = -1.0f; });
+  state.step = 0;
+  auto const reader = CheckpointReader::load_newest(
+      world, directory, state, [](CheckpointReader const&) {},
+      [](std::string const& text) { std::printf("skipped: %s\n", text.c_str()); });
+  require(reader.has_value() && state.step == 5, "no valid checkpoint");
+  std::int64_t wrong = 0;
+  for_each_element([&](float& element, float value) { wrong += element != value; });
+  require(wrong == 0, std::to_string(wrong) + " elements are not what was saved");
+  std::printf("rank %d: %lld bytes in each of 3 arrays came back\n", world.rank(),
+              static_cast<long long>(state.owned_size() * std::int64_t(sizeof(float))));
+}
+
 void slow_disk(Communicator const& world, std::string const& directory) {
   Sporos::Impl::checkpoint_hook = [](char const* place) {
     if (std::string(place) == "pieces written") std::this_thread::sleep_for(std::chrono::seconds(30));
@@ -193,6 +235,8 @@ void run(std::string const& action, std::string const& directory, std::string co
     if (world.rank() == 0) std::printf("step %lld is whole\n", static_cast<long long>(step));
   } else if (action == "crash") {
     crash(world, directory);
+  } else if (action == "large") {
+    large(world, directory, std::atoll(option.c_str()));
   } else if (action == "slow") {
     slow_disk(world, directory);
   } else {

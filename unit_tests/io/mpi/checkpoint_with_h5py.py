@@ -7,24 +7,9 @@ import sys
 import h5py
 import numpy
 
+from checkpoint_fixtures import expected, groups, shapes
+
 directory = sys.argv[1]
-shapes = {
-    "wte.weight": (37, 19),
-    "h.0.ln_1.weight": (19,),
-    "h.0.attn/c_attn.weight": (5, 7, 11),
-    "scalar": (),
-    "empty": (3, 0, 2),
-    "h.0.attn/c_attn.bias": (1,),
-    "four": (2, 3, 4, 5),
-    "one_row": (1, 130),
-}
-groups = ["parameters", "master", "first_moment", "second_moment"]
-
-
-def expected(buffer, tensor, shape):
-    element = numpy.arange(int(numpy.prod(shape)), dtype=numpy.int64)
-    return (((element * (7 + 4 * tensor + buffer) + 31 * tensor) % 257 - 128) / 64).reshape(shape)
-
 
 with h5py.File(f"{directory}/data.h5", "r") as file:
     assert file.attrs["step"] == 12, file.attrs["step"]
@@ -39,8 +24,8 @@ with h5py.File(f"{directory}/data.h5", "r") as file:
             assert dataset.chunks is None, dataset.name
             assert dataset.dtype == numpy.float32, (dataset.name, dataset.dtype)
             assert dataset.id.get_type().get_size() == (2 if group == "parameters" else 4), dataset.name
-            values = expected(buffer, tensor, shape)
-            assert numpy.array_equal(dataset[()], values.astype(numpy.float32)), dataset.name
+            values = numpy.array(expected(buffer, tensor, shape), dtype=numpy.float32).reshape(shape)
+            assert numpy.array_equal(dataset[()], values), dataset.name
     bits = (file["parameters/wte.weight"][()].view(numpy.uint32) & 0xFFFF).any()
     assert not bits, "values of bfloat16 have more than 8 significant bits"
 
