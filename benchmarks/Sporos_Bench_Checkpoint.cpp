@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 // Saving and loading of checkpoints beside plain write + fsync and plain read of the same bytes, in the same directory, by the
-// same ranks, in turns. Prints one JSON line a figure; append them to results/<machine>/checkpoint.jsonl.
+// same ranks, in turns; the state is shared out over the ranks (ZeRO 3), so that each has bytes of its own. Prints one JSON line a figure; append them to results/<machine>/checkpoint.jsonl.
 //
 //   mpirun -n 2 sporos_bench_checkpoint DIRECTORY [megabytes a rank = 256] [rounds = 5] [commit]
 //
@@ -71,7 +71,8 @@ class Bench {
   Bench(Communicator const& world, std::string directory, std::int64_t megabytes)
       : m_world(world),
         m_directory(std::move(directory)),
-        m_state(Space(), layout(world.size() * megabytes * 1'000'000)),
+        m_state(Space(), layout(world.size() * megabytes * 1'000'000),
+                {ZeroStage::parameters, world.rank(), world.size()}),
         m_writer(world, {.directory = m_directory, .keep = 0}) {
     int value = 0;
     for (auto const& flat : {m_state.parameters(), m_state.first_moment(), m_state.second_moment()}) {

@@ -12,6 +12,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -73,9 +74,12 @@ struct StagedCheckpoint {
   std::vector<std::byte const*> data;
 };
 
-/// Where an array of a checkpoint goes: copy(first element, count, the elements) is called piece by piece.
+/// Where an array of a checkpoint goes: copy(first element, count, the elements) is called for the pieces of which this rank
+/// holds a part, as holds(first element, count) says. Unless it is shared out, every rank holds all.
 struct CheckpointTarget {
   CheckpointArray array;
+  bool is_shared;
+  std::function<bool(std::int64_t, std::int64_t)> holds;
   std::function<void(std::int64_t, std::int64_t, std::byte const*)> copy;
 };
 
@@ -229,7 +233,13 @@ class CheckpointReader {
         });
         state.space().fence("Sporos::CheckpointReader: the piece is used again");
       };
-      targets.push_back({{group, Impl::element_type<Element>()}, copy});
+      auto const holds = [&state, flat](std::int64_t first, std::int64_t count) {
+        bool any = false;
+        state.for_each_held(flat, {first, first + count}, [&](Interval const&, auto const&) { any = true; });
+        return any;
+      };
+      auto const kind = std::string_view(group) == "parameters" ? ZeroStage::parameters : ZeroStage::optimizer;
+      targets.push_back({{group, Impl::element_type<Element>()}, state.is_shared(kind), holds, copy});
     });
     read(state.layout(), targets);
     state.step = optimizer_step();

@@ -144,35 +144,62 @@ void CheckpointReader::read(StateLayout const& layout, std::vector<CheckpointTar
       return target.array.group == array.group;
     }));
 
-  // In each round every rank reads one piece, and all get all of them: the file is read once, by all together.
-  std::size_t const size = std::size_t(m_communicator.size()), rank = std::size_t(m_communicator.rank());
-  auto const& pieces = manifest.pieces;
-  std::optional<CheckpointData> data;
-  std::vector<std::byte> received;
-  std::string error;
-  for (std::size_t base = 0; base < pieces.size(); base += size) {
-    std::vector<std::byte> const* mine = nullptr;
-    if (base + rank < pieces.size() && error.empty()) {
-      try {
-        Hdf5Session const session;
-        if (!data) data.emplace(m_contents->path, manifest);
-        mine = &data->read(pieces[base + rank]);
-      } catch (std::exception const& exception) {
-        error = exception.what();
-      }
-    }
+  std::vector<CheckpointPiece> for_all, mine;
+  for (CheckpointPiece const& piece : manifest.pieces) {
+    CheckpointTarget const& target = *target_of[piece.array];
+    if (!target.is_shared)
+      for_all.push_back(piece);
+    else if (target.holds(offsets[piece.tensor] + piece.first, piece.count))
+      mine.push_back(piece);
+  }
+  auto const copy = [&](CheckpointPiece const& piece, std::byte const* bytes) {
+    target_of[piece.array]->copy(offsets[piece.tensor] + piece.first, piece.count, bytes);
+  };
+  auto const agree = [&](std::string const& error) {
     try {
       m_communicator.agree_no_error(error);
     } catch (AgreedError const& agreed) {
       throw DamagedCheckpoint(agreed.what());
     }
-    for (std::size_t root = 0; root < size && base + root < pieces.size(); ++root) {
-      CheckpointPiece const& piece = pieces[base + root];
+  };
+
+  // What is shared out, each rank reads for itself. One that lies on the bound of two ranks is read by both.
+  std::optional<CheckpointData> data;
+  std::string error;
+  try {
+    Hdf5Session const session;
+    data.emplace(m_contents->path, manifest);
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      if (i + 1 < mine.size()) data->announce(mine[i + 1]);
+      copy(mine[i], data->read(mine[i]).data());
+    }
+  } catch (std::exception const& exception) {
+    error = exception.what();
+  }
+  agree(error);
+
+  // Of what every rank holds, each reads one piece in a round, and all get all of them: the file is read once, by all together.
+  std::size_t const size = std::size_t(m_communicator.size()), rank = std::size_t(m_communicator.rank());
+  std::vector<std::byte> received;
+  for (std::size_t base = 0; base < for_all.size(); base += size) {
+    std::vector<std::byte> const* read = nullptr;
+    if (base + rank < for_all.size()) {
+      try {
+        Hdf5Session const session;
+        if (base + size + rank < for_all.size()) data->announce(for_all[base + size + rank]);
+        read = &data->read(for_all[base + rank]);
+      } catch (std::exception const& exception) {
+        error = exception.what();
+      }
+    }
+    agree(error);
+    for (std::size_t root = 0; root < size && base + root < for_all.size(); ++root) {
+      CheckpointPiece const& piece = for_all[base + root];
       received.resize(std::size_t(piece.count * bytes_of(manifest.arrays[piece.array].type)));
       std::byte* bytes = received.data();
-      if (root == rank) bytes = const_cast<std::byte*>(mine->data());  // which MPI only reads at the root
+      if (root == rank) bytes = const_cast<std::byte*>(read->data());  // which MPI only reads at the root
       MPI_Bcast(bytes, int(received.size()), MPI_BYTE, int(root), m_communicator.handle());
-      target_of[piece.array]->copy(offsets[piece.tensor] + piece.first, piece.count, bytes);
+      copy(piece, bytes);
     }
   }
 }

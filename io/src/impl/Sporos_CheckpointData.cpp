@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "impl/Sporos_CheckpointData.hpp"
 
+#include <fcntl.h>
+
 #include "Sporos_Crc32c.hpp"
 #include "Sporos_Error.hpp"
 #include "impl/Sporos_Files.hpp"
@@ -23,13 +25,24 @@ CheckpointManifest parse_checkpoint_manifest(std::string const& text, std::strin
 }
 
 CheckpointData::CheckpointData(std::string const& directory, CheckpointManifest const& manifest)
-    : m_path(directory + "/" + checkpoint_data_file), m_manifest(manifest) {
+    : m_path(directory + "/" + checkpoint_data_file), m_manifest(manifest), m_bytes(m_path, O_RDONLY) {
   Hdf5Handle const access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "make a property list");
 #if H5_VERSION_GE(1, 14, 0) || (H5_VERSION_GE(1, 10, 7) && !H5_VERSION_GE(1, 12, 0))
   // Nobody writes to it any more, and some parallel file systems have no locks.
   hdf5_check(H5Pset_file_locking(access, 0, 1), "do without file locks");
 #endif
   m_file = Hdf5Handle(H5Fopen(m_path.c_str(), H5F_ACC_RDONLY, access), H5Fclose, "open ", m_path);
+}
+
+void CheckpointData::announce(CheckpointPiece const& piece) const {
+  CheckpointArray const& array = m_manifest.arrays[piece.array];
+  std::string const name = array.group + "/" + m_manifest.layout.tensors()[piece.tensor].name;
+  hid_t const dataset = H5Dopen2(m_file, name.c_str(), H5P_DEFAULT);
+  if (dataset < 0) return;
+  if (haddr_t const begin = H5Dget_offset(dataset); begin != HADDR_UNDEF)
+    ::posix_fadvise(m_bytes.descriptor(), off_t(begin) + piece.first * bytes_of(array.type),
+                    piece.count * bytes_of(array.type), POSIX_FADV_WILLNEED);
+  H5Dclose(dataset);
 }
 
 std::vector<std::byte> const& CheckpointData::read(CheckpointPiece const& piece) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "impl/Sporos_CheckpointFormat.hpp"
+#include "impl/Sporos_Files.hpp"
 #include "impl/Sporos_Hdf5.hpp"
 
 namespace Sporos::Impl {
@@ -25,6 +26,9 @@ class CheckpointData {
   /// \param directory of the checkpoint
   CheckpointData(std::string const& directory, CheckpointManifest const& manifest);
 
+  /// Tells the system that a piece will be read soon. Says nothing of errors: read() will.
+  void announce(CheckpointPiece const& piece) const;
+
   /// Reads a piece of the manifest. Throws InputError where it is not what was written. The bytes stay until the next call.
   std::vector<std::byte> const& read(CheckpointPiece const& piece);
 
@@ -34,6 +38,7 @@ class CheckpointData {
   std::string m_path;
   CheckpointManifest const& m_manifest;
   Hdf5Handle m_file;
+  File m_bytes;
   std::vector<std::byte> m_buffer;
 };
 
