@@ -40,8 +40,7 @@ void CheckpointData::announce(CheckpointPiece const& piece) const {
   hid_t const dataset = H5Dopen2(m_file, name.c_str(), H5P_DEFAULT);
   if (dataset < 0) return;
   if (haddr_t const begin = H5Dget_offset(dataset); begin != HADDR_UNDEF)
-    ::posix_fadvise(m_bytes.descriptor(), off_t(begin) + piece.first * bytes_of(array.type),
-                    piece.count * bytes_of(array.type), POSIX_FADV_WILLNEED);
+    m_bytes.begin_read(std::int64_t(begin) + piece.first * bytes_of(array.type), piece.count * bytes_of(array.type));
   H5Dclose(dataset);
 }
 

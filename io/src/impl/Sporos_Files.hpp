@@ -80,6 +80,16 @@ class File {
 #endif
   }
 
+  /// Tells the system that these bytes will be read soon, where it can be told.
+  void begin_read(std::int64_t offset, std::int64_t bytes) const {
+#ifdef POSIX_FADV_WILLNEED
+    ::posix_fadvise(m_descriptor, off_t(offset), off_t(bytes), POSIX_FADV_WILLNEED);
+#else
+    static_cast<void>(offset);
+    static_cast<void>(bytes);
+#endif
+  }
+
   void sync() const {
     if (::fsync(m_descriptor) != 0) throw_system_error("sync", m_path);
   }
