@@ -179,10 +179,12 @@ def kill_ranks(process):
 
 def stopped(runs):
     """SIGTERM or SIGUSR1 to one rank alone: all end the step, save, and leave with 75; resumed, the curve is the unbroken one."""
+    # Steps long enough that the run cannot be over while this process waits for a core
+    small = [{"384": "3840"}.get(word, word) for word in SMALL]
     options = "--steps 4000 --checkpoint-every 3999 --checkpoint-directory".split()
     for name, number in (("term", signal.SIGTERM), ("usr1", signal.SIGUSR1)):
         log = runs.path(name + ".jsonl")
-        arguments = ["--data", "text.txt", "--log", name + ".jsonl", "--report", ""] + SMALL + options + [name]
+        arguments = ["--data", "text.txt", "--log", name + ".jsonl", "--report", ""] + small + options + [name]
         process = runs.start(2, arguments)
         deadline = time.monotonic() + TIME_LIMIT
         while not os.path.exists(log) or len(losses(runs.log_so_far(log))) < 5:
@@ -198,7 +200,7 @@ def stopped(runs):
 
     # The schedule follows from --steps, so the resumed run has the same; only the first steps after the stop are compared.
     start, end = stop["step"], stop["step"] + 5
-    unbroken = runs.start(2, ["--data", "text.txt", "--log", "unbroken.jsonl", "--report", ""] + SMALL + ["--steps", "4000"])
+    unbroken = runs.start(2, ["--data", "text.txt", "--log", "unbroken.jsonl", "--report", ""] + small + ["--steps", "4000"])
     resumed = runs.start(2, arguments + ["--resume", "must"])
     for process, log in ((unbroken, "unbroken.jsonl"), (resumed, name + ".jsonl")):
         deadline = time.monotonic() + TIME_LIMIT
