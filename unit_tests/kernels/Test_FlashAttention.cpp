@@ -216,8 +216,7 @@ std::vector<std::vector<AttentionCase> const*> cases_of() {
 // The matrix instructions of GPUs cut sums of products off where others round, each time they add a few: all in one
 // direction, which shows in scores of some hundreds, and in nothing but the LSE.
 template <class T>
-constexpr double most_of_lse =
-    sizeof(T) == 2 && !std::is_same_v<Space::memory_space, Kokkos::HostSpace> ? 4 : 2;
+constexpr double most_of_lse = sizeof(T) == 2 && !std::is_same_v<Space::memory_space, Kokkos::HostSpace> ? 4 : 2;
 
 // One reference for all that computes the case: it takes longer than they do.
 TEMPLATE_TEST_CASE("flash attention equals the exact result, at every host level and in the default execution space",
