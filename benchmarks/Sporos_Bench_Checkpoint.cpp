@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 // Saving and loading of checkpoints beside plain write + fsync and plain read of the same bytes, in the same directory, by the
-// same ranks, in turns; the state is shared out over the ranks (ZeRO 3), so that each has bytes of its own. Prints one JSON line a figure; append them to results/<machine>/checkpoint.jsonl.
+// same ranks, in turns; the state is shared out over the ranks (ZeRO 3), so that each has bytes of its own. Prints one JSON
+// line a figure; append them to results/<machine>/checkpoint.jsonl.
 //
 //   mpirun -n 2 sporos_bench_checkpoint DIRECTORY [megabytes a rank = 256] [rounds = 5] [commit]
 //

@@ -92,7 +92,7 @@ function(sporos_add_host_levels target)
     # would keep loops with square roots and comparisons from becoming vectors.
     target_compile_options(${library} PRIVATE ${host_only} -fno-math-errno -fno-trapping-math $<$<CONFIG:Release>:-O3> $<$<NOT:$<CONFIG:Release>>:-O2> ${${level}_options})
     # Checks in every access take ten times as long to compile: minutes a file. One level has them, the highest, and not
-    # those of null pointers and alignment, which take half of that; the address sanitizer sees both kinds of access.
+    # those of null pointers, where the address sanitizer stops anyway, and of alignment: these two take half of that.
     if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=")
       if(level STREQUAL highest_level)
         target_compile_options(${library} PRIVATE -O1 -g0 -fno-sanitize=null,alignment)

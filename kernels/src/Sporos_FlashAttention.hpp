@@ -440,8 +440,8 @@ auto heads_before_sequence(View const& x) {
 }
 
 /// Bytes of workspace that flash_attention_backward() takes for these q, k and v, options and extras: a dQ in the precision of
-/// the accumulators for each of the shares that a head is divided into, and two numbers for each row. Data is not read. On a GPU, results or
-/// gradients whose rows do not start at multiples of 16 bytes may take another number.
+/// the accumulators for each of the shares that a head is divided into, and two numbers for each row. Data is not read. On a GPU
+/// it may be another number where rows of results or gradients do not start at multiples of 16 bytes.
 /// \throws InvalidArgument as flash_attention_forward()
 template <class ExecutionSpace, class QView, class KView, class VView>
 std::size_t flash_attention_backward_workspace_bytes(
