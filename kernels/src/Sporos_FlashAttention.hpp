@@ -44,6 +44,9 @@ struct FlashAttentionOptions {
   /// of the probabilities; index ((batch · heads + head) · seq_q + i) · seq_k + j, plus first_element; of sequences one after
   /// another, seq_q and seq_k are those of the longest
   Dropout dropout = {};
+  /// Where q and k are parts of sequences, as on one of several ranks: seq_q and seq_k of the whole, for the index of dropout;
+  /// 0: those of q and k. A part from query i and key j on has a first_element larger by i · dropout_seq_k + j.
+  std::int64_t dropout_seq_q = 0, dropout_seq_k = 0;
   AttentionWindow window = {};
   double softcap = 0;  ///< scores s become softcap · tanh(s / softcap), before anything is added to them; 0 for none
   /// The backward pass gives the same bits in every run on one execution space of one concurrency. Without it, GPUs with
@@ -251,6 +254,14 @@ auto flash_attention_arguments(QView const& q, KView const& k, VView const& v, F
   a.softcap = C(options.softcap);
   a.dropout = options.dropout;
   a.repeatable = options.repeatable;
+  auto const counts = [&](std::int64_t whole, int part) {
+    return whole == 0 || (whole >= part && whole <= std::int64_t(longest));
+  };
+  SPOROS_THROW_IF(!counts(options.dropout_seq_q, a.queries) || !counts(options.dropout_seq_k, a.keys), all(),
+                  "; dropout_seq_q is ", options.dropout_seq_q, " and dropout_seq_k ", options.dropout_seq_k,
+                  "; they must be 0, or at least ", a.queries, " and ", a.keys, ", and up to ", longest);
+  a.dropout_queries = int(options.dropout_seq_q);
+  a.dropout_keys = int(options.dropout_seq_k);
   a.splits = 1;
 
   if (auto const& bias = extras.bias; bias.size() != 0) {

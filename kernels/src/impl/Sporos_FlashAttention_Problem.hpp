@@ -77,6 +77,8 @@ struct FlashAttentionArguments {
   PerHead<C const> sink;  // the logit of a key without a value
   Dropout dropout;
   bool repeatable;  // the backward pass, bit for bit
+  // Where queries and keys are parts of a whole, what dropout counts elements by is the whole's; 0: as queries and keys
+  int dropout_queries, dropout_keys;
 
   // The key blocks of each query in `splits` shares, each with O and LSE of its own: (splits, ...)
   int splits;
@@ -247,10 +249,10 @@ class FlashAttentionHead {
 
   /// Which probabilities are kept, of queries from first_query on, as rows, and keys from first_key on; and turned around
   SPOROS_FUNCTION DropoutMask mask_of_queries(int first_query, int first_key) const {
-    return {m_problem.dropout, element(first_query, first_key), m_problem.keys, 1};
+    return {m_problem.dropout, element(first_query, first_key), dropout_keys(), 1};
   }
   SPOROS_FUNCTION DropoutMask mask_of_keys(int first_key, int first_query) const {
-    return {m_problem.dropout, element(first_query, first_key), 1, m_problem.keys};
+    return {m_problem.dropout, element(first_query, first_key), 1, dropout_keys()};
   }
 
   /// Blocks of `keys` keys in which some of `queries` queries from `first_query` on see some key; of the split's share
@@ -335,9 +337,11 @@ class FlashAttentionHead {
   static constexpr std::int64_t everything = std::int64_t(1) << 40;
 
   SPOROS_FUNCTION std::uint64_t element(int query, int key) const {
-    std::int64_t const row = (std::int64_t(m_batch) * m_problem.heads + m_head) * m_problem.queries + query;
-    return m_problem.dropout.first_element + std::uint64_t(row * m_problem.keys + key);
+    int const queries = m_problem.dropout_queries ? m_problem.dropout_queries : m_problem.queries;
+    std::int64_t const row = (std::int64_t(m_batch) * m_problem.heads + m_head) * queries + query;
+    return m_problem.dropout.first_element + std::uint64_t(row * dropout_keys() + key);
   }
+  SPOROS_FUNCTION int dropout_keys() const { return m_problem.dropout_keys ? m_problem.dropout_keys : m_problem.keys; }
 
   SPOROS_FUNCTION static int blocks(int rows, int block) { return rows / block + (rows % block != 0); }
 
