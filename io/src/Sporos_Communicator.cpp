@@ -49,7 +49,18 @@ Communicator::Communicator(std::shared_ptr<MPI_Comm const> handle) : m_handle(st
 Communicator Communicator::duplicate() const {
   MPI_Comm copy = MPI_COMM_NULL;
   MPI_Comm_dup(*m_handle, &copy);
-  return Communicator(std::shared_ptr<MPI_Comm const>(new MPI_Comm(copy), [](MPI_Comm const* handle) {
+  return owner_of(copy);
+}
+
+Communicator Communicator::split(int group) const {
+  SPOROS_THROW_IF(group < 0, "rank ", m_rank, " is in group ", group, "; groups count from 0");
+  MPI_Comm part = MPI_COMM_NULL;
+  MPI_Comm_split(*m_handle, group, m_rank, &part);
+  return owner_of(part);
+}
+
+Communicator Communicator::owner_of(MPI_Comm owned) {
+  return Communicator(std::shared_ptr<MPI_Comm const>(new MPI_Comm(owned), [](MPI_Comm const* handle) {
     // An object that outlives MPI, a static one say, has nothing left to free.
     int finalized = 0;
     MPI_Finalized(&finalized);

@@ -68,6 +68,9 @@ class Communicator {
   /// The same ranks with messages of their own, so that another thread can communicate. Freed with its last copy.
   Communicator duplicate() const;
 
+  /// The ranks that give the same `group`, at least 0, in their order. Freed with its last copy.
+  Communicator split(int group) const;
+
   int rank() const { return m_rank; }
   int size() const { return m_size; }
   MPI_Comm handle() const { return *m_handle; }
@@ -139,6 +142,7 @@ class Communicator {
 
  private:
   explicit Communicator(std::shared_ptr<MPI_Comm const> handle);
+  static Communicator owner_of(MPI_Comm handle);
   void gather_bytes(void const* mine, void* all, std::size_t bytes) const;
   void gather_bytes(void const* mine, std::vector<std::uint64_t> const& bytes, std::vector<void*> const& places) const;
   void broadcast_bytes(void* data, std::size_t bytes, int root) const;
